@@ -157,7 +157,7 @@ def paired(first: Sequence[CellRun | None], second: Sequence[CellRun | None]) ->
     """Return the runs of both sides by cell. Raises UsageError if both are the same."""
     pairs = []
     for old, new in zip(first, second, strict=True):
-        if old is None or new is None:  # excluded, or in another shard
+        if old is None or new is None:  # excluded
             continue
         if old == new:
             raise UsageError(

@@ -37,7 +37,7 @@ HELP = "Run one or all experiments and judge the claims that they test. Stored r
 
 #: Settings of a sweep that an experiment refuses: it always resumes, and runs in effbench's own
 #: interpreter.
-REFUSED = ("resume", "shard", "python", "folder")
+REFUSED = ("resume", "python", "folder")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

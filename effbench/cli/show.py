@@ -238,4 +238,4 @@ def tally(rows: LabelledRows) -> str:
 
 def how_to_resume(outcome: Outcome) -> str:
     db = masked_url(outcome.db)
-    return f"resume with: {resume_command(outcome.sweep_id, outcome.db, db, outcome.shard)}"
+    return f"resume with: {resume_command(outcome.sweep_id, outcome.db, db)}"

@@ -5,7 +5,7 @@ docs/reference/extending.md tells how to add an axis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -16,7 +16,7 @@ from effbench.core import streams
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError
 from effbench.core.labels import override_text
-from effbench.core.printable import count, one_line
+from effbench.core.printable import one_line
 from effbench.core.settings import Config
 from effbench.models.catalog import LIBRARIES
 from effbench.models.presets import canonical
@@ -26,7 +26,7 @@ from effbench.run.plan import OF_SWEEP, CellRun, Settings, SweepPlan
 from effbench.run.pool import Pools
 from effbench.run.probe import NETWORK
 from effbench.run.progress import Progress
-from effbench.run.selection import excluded, parse_shard, shards
+from effbench.run.selection import excluded
 from effbench.run.sweep import (
     Command,
     Outcome,
@@ -44,7 +44,6 @@ NOT_OF_CELLS = (
     "resume",
     "sweep",
     "exclude",
-    "shard",
     "python",
     "folder",
 )
@@ -94,7 +93,7 @@ class SweepMatrix:
         cells = resolve(adapted, has_cuda)
         check_baseline(self.settings, cells)
         selected = select(cells, self.settings, command.progress)
-        check_devices(selected.matrix, self.settings, has_cuda)
+        check_devices(selected, self.settings, has_cuda)
         options = [text for key, text in command.overrides.items() if key == CONFIG_DIR]
         overrides: dict[str, list[str]] = {}
         runs: list[CellRun | None] = []
@@ -104,17 +103,12 @@ class SweepMatrix:
             self.runs,
             strict=True,
         ):
-            if cell not in selected.planned:
+            if cell not in selected:
                 runs.append(None)
                 continue
             runs.append(CellRun(cell, run.interpreter))
             overrides.setdefault(cell.key, [*options, *overrides_of_cell(job, cell)])
-        return SweepPlan(
-            runs,
-            overrides,
-            selected.matrix,
-            selected.excluded,
-        )
+        return SweepPlan(runs, overrides, excluded=len(set(cells)) - len(selected))
 
 
 def prepare(jobs: Sequence[Job], command: Command) -> SweepMatrix:
@@ -235,9 +229,9 @@ def check_effect(overrides: Mapping[str, str], jobs: Sequence[Job]) -> None:
             )
 
 
-def check_devices(matrix: Sequence[Cell], settings: Settings, has_cuda: bool) -> None:
-    """Raise ConfigError if no cell of the matrix can be measured as the settings require."""
-    devices = {cell.device for cell in matrix}
+def check_devices(cells: Iterable[Cell], settings: Settings, has_cuda: bool) -> None:
+    """Raise ConfigError if no cell can be measured as the settings require."""
+    devices = {cell.device for cell in cells}
     is_elsewhere = settings.executor.name == "slurm"
     if devices == {"cuda"} and not has_cuda and not is_elsewhere:
         raise ConfigError(
@@ -257,35 +251,17 @@ def overrides_of_cell(job: Job, cell: Cell) -> list[str]:
     return kept
 
 
-@dataclass(frozen=True)
-class SelectedCells:
-    """The cells of the matrix without the `excluded` ones (their number), and those of them to
-    plan, which are in the shard."""
-
-    matrix: Sequence[Cell]
-    planned: set[Cell]
-    excluded: int
-
-
-def select(cells: Sequence[Cell], settings: Settings, progress: Progress) -> SelectedCells:
-    """Return the cells to plan: those that no rule of `exclude` matches and that are in the shard.
-    Raises ConfigError if no cell or no baseline remains."""
+def select(cells: Sequence[Cell], settings: Settings, progress: Progress) -> set[Cell]:
+    """Return the cells to plan: those that no rule of `exclude` matches. Raises ConfigError if no
+    cell or no baseline remains."""
     matched, unused = excluded(cells, settings.exclude)
     for rule in unused:
         progress.note(one_line(f"warning: exclude: no cell matches the rule {rule}"))
-    whole = [cell for cell in dict.fromkeys(cells) if cell not in matched]
-    if not whole:
+    selected = set(cells) - matched
+    if not selected:
         raise ConfigError(
             "exclude matches every cell, so nothing is left to run; remove or narrow a rule"
         )
     if matched:
-        check_baseline(settings, whole, " after exclude")
-    if settings.shard is None:
-        return SelectedCells(whole, set(whole), len(matched))
-    index, number = parse_shard(settings.shard)
-    part = shards(whole, number)[index - 1]
-    if not part:
-        raise ConfigError(
-            f"shard={settings.shard} is empty: the matrix has {count(len(whole), 'cell')}"
-        )
-    return SelectedCells(whole, set(part), len(matched))
+        check_baseline(settings, selected, " after exclude")
+    return selected

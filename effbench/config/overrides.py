@@ -199,8 +199,6 @@ def expand(line: CommandLine) -> CommandLine:
     if reference == "null":
         return line
     sweep = sweep_to_resume(reference, given.get("db") or DEFAULT_DB)
-    if "shard" not in given:
-        refuse_shards(sweep)
     # continue in the database that holds the sweep: the stored db= may name another one, and has no
     # password
     dropped = {*given, "db", *REMOVED}
@@ -233,13 +231,3 @@ def sweep_to_resume(reference: str, db: str) -> SweepInfo:
         again = f"run it again: effbench {shlex.join(sweep.command)}"
         raise UsageError(f"sweep {sweep.id} is a duet, which cannot be resumed; {again}")
     return sweep
-
-
-def refuse_shards(sweep: SweepInfo) -> None:
-    """Raise UsageError for a sweep of several shards, of which one must be chosen."""
-    shards = sweep.host.get("shards") or {}
-    if len(shards) < 2:
-        return
-    left = [name for name, state in shards.items() if state != "completed"] or list(shards)
-    choice = " or ".join(f"shard={name}" for name in sorted(left))
-    raise UsageError(f"sweep {sweep.id} has several shards; resume one of them: add {choice}")

@@ -10,10 +10,10 @@ other mistakes has its text:
 - sweeps: `launch.check_repeated`, `launch.EffbenchSweeper` (too many cells),
   `launch.OTHER_LAUNCHER`, `cells.split` (a setting that cannot be swept), `cells.check_effect` (a
   phase that no cell has)
-- together: `validation`, `compose.with_batch_size`; `run.selection` (`exclude`, `shard`)
+- together: `validation`, `compose.with_batch_size`; `run.selection` (`exclude`)
 - after the import of modules and modes: `run.probe` (a mode's settings, `training.loss`),
   `cells.resolve` (two modules of one name), `cells.check_devices`
-- `resume=`: `overrides.sweep_to_resume`, `overrides.refuse_shards`; `run.resume` (another plan)
+- `resume=`: `overrides.sweep_to_resume`; `run.resume` (another plan)
 - files: `explain` (errors of Hydra and OmegaConf), `compose.check_names`,
   `overrides.refuse_hidden`, `launch.FolderOfUser`
 """

@@ -11,7 +11,7 @@ from effbench.core.settings import Config, Model, Protocol, Stream
 from effbench.models.catalog import LIBRARIES
 from effbench.models.spec import parse_inputs
 from effbench.run.probe import NETWORK
-from effbench.run.selection import check_rules, parse_shard
+from effbench.run.selection import check_rules
 from effbench.store.sweeps import CONFIRMING
 
 #: Settings of a model that are there to be referred to by `model.module`.
@@ -64,17 +64,10 @@ def check_arrivals(stream: Stream, protocol: Protocol) -> None:
 
 
 def check_sweep(config: Config) -> None:
-    """Raise ConfigError for a name of the sweep with another meaning, or an invalid shard."""
+    """Raise ConfigError for a name of the sweep with another meaning."""
     name = config.sweep.name or ""
     if name == "last" or name.startswith(CONFIRMING):
         raise ConfigError(f"sweep.name={name} is reserved by effbench: choose another name")
-    if config.shard is None:
-        return
-    parse_shard(config.shard)
-    if not name:
-        raise ConfigError(
-            "shard requires sweep.name: give all shards the same, and import them as one sweep"
-        )
 
 
 def check_mode(config: Config, words: Sequence[Word]) -> None:

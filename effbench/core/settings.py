@@ -291,8 +291,6 @@ class Config:
     # list of rules for cells that are not planned: values, patterns or comparisons by key of the
     # cell
     exclude: Any = None
-    # `3/8`: run the third of eight parts of the matrix; requires `sweep.name`
-    shard: str | None = None
     resume: str | None = None  # id, name, label or `last`: resume that sweep
     # files to keep from each cell's first trial
     artifacts: list[Literal["trace", "code", "snapshot", "graph"]] = field(default_factory=list)

@@ -50,8 +50,8 @@ def rows_of(store: Store, sweep: SweepInfo) -> list[Result]:
 
 def unmeasured(store: Store, sweep: SweepInfo, rows: Sequence[Result]) -> list[str]:
     """Return the keys of the planned cells that have no result, for each interpreter of these rows.
-    Environments of one interpreter share the cells: nodes of a cluster, shards, or before and after
-    an upgrade."""
+    Environments of one interpreter share the cells: nodes of a cluster, or before and after an
+    upgrade."""
     interpreters: dict[str, tuple[str | None, ...]] = {}
     for environment in store.environments({row.environment_id for row in rows}):
         interpreters[environment.id] = environment.interpreter, environment.folder

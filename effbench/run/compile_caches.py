@@ -41,18 +41,10 @@ def make_cache_folder(folder: Path, setting: str) -> Path:
     return plain_path(folder, setting)
 
 
-def part_name(sweep_id: str, shard: str | None) -> str:
-    """Return the name of this part of a sweep: all its shards, which may run at the same time,
-    share its id."""
-    if shard is None:
-        return sweep_id
-    return f"{sweep_id}-{shard.replace('/', '-')}"
-
-
 def sweep_cache(settings: Settings, sweep_id: str) -> Path:
-    """Return the folder of the compile caches of this part of a sweep, as compilers can read it.
+    """Return the folder of the compile caches of a sweep, as compilers can read it.
 
     Raises ConfigError if they cannot.
     """
     folder = plain_path(cache_folder(settings.executor.cache_dir), "executor.cache_dir")
-    return folder / part_name(sweep_id, settings.shard)
+    return folder / sweep_id

@@ -66,9 +66,6 @@ def print_plan(
     progress.note(f"plan: {work_text(settings, runs, trials, names)}")
     if settings.exclude:
         progress.note(f"exclude removes {count(plan.excluded, 'cell')}")
-    if settings.shard:
-        others = count(len(plan.matrix) - len(cells), "cell")
-        progress.note(f"shard {settings.shard}: {others} in other shards")
     if not progress.quiet:
         progress.console.print_table(plan_table(cells))
     progress.note(duration_text(trials, settings, slots, durations))

@@ -19,7 +19,7 @@ MOST_FILES = 5
 #: A database, with the files that SQLite keeps next to it, and artifacts and the log of a sweep.
 OWN_FILES = re.compile(
     r"\.db(-wal|-shm|-journal)?$"
-    r"|(^|/)(artifacts|logs)/(\d{8}-\d{6}-[0-9a-f]{4}|shards-[0-9a-f]{12})(/|\.log$)"
+    r"|(^|/)(artifacts|logs)/\d{8}-\d{6}-[0-9a-f]{4}(/|\.log$)"
 )
 #: List of files in the folder of a site.
 SITE_LIST = "site.json"

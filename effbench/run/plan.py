@@ -38,7 +38,6 @@ class Settings:
     timeout_s: float
     baseline_mode: str
     exclude: list[dict[str, Any]] | None
-    shard: str | None
     resume: str | None
     artifacts: list[str]
     on_failure: str
@@ -72,7 +71,7 @@ class Settings:
 #: Top-level settings of the whole sweep; all others define a cell or its interpreter.
 OF_SWEEP = tuple(field.name for field in dataclasses.fields(Settings))
 #: Settings that a sweep does not store with the others: they have a column, or belong to one run.
-NOT_STORED = ("protocol", "db", "resume", "shard")
+NOT_STORED = ("protocol", "db", "resume")
 
 
 def stored_settings(settings: Settings) -> dict[str, Any]:
@@ -127,14 +126,13 @@ def interpreters_of(runs: Iterable[CellRun]) -> list[Interpreter]:
 class SweepPlan:
     """What a sweep runs.
 
-    `runs`: the cell run of each combination of settings, None for one that is excluded or in
-    another shard. `overrides`: cell key -> the overrides that reproduce the cell. `matrix`: the
-    cells of all shards. `excluded`: the number of cells that `exclude` removes.
+    `runs`: the cell run of each combination of settings, None for one that is excluded.
+    `overrides`: cell key -> the overrides that reproduce the cell. `excluded`: the number of cells
+    that `exclude` removes.
     """
 
     runs: Sequence[CellRun | None]
     overrides: Mapping[str, list[str]] = field(default_factory=dict)
-    matrix: Sequence[Cell] = ()
     excluded: int = 0
 
     def distinct_runs(self) -> list[CellRun]:

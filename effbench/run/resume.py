@@ -13,9 +13,9 @@ from effbench.core.settings import db_setting
 from effbench.run.compile_caches import sweep_cache
 from effbench.run.interpreters import HERE, Facts, Interpreter
 from effbench.run.plan import CellRun, Settings, SweepPlan
-from effbench.run.selection import parse_shard, shards, typed
+from effbench.run.selection import typed
 from effbench.store import liveness
-from effbench.store.sweeps import SweepInfo, processes
+from effbench.store.sweeps import SweepInfo
 
 if TYPE_CHECKING:
     from effbench.run.executors.job import JobReporter
@@ -27,18 +27,10 @@ HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 ROUNDS = "protocol.rounds"
 
 
-def resume_command(
-    sweep_id: str,
-    db: str,
-    name: str,
-    shard: str | None = None,
-) -> str:
-    """Return the command that resumes the sweep, or its `shard`. `db`: the given setting; `name`:
-    `db` without its password."""
-    words = ["effbench", "-m", f"resume={sweep_id}"]
-    if shard:
-        words.append(f"shard={shard}")
-    return shlex.join(words) + db_setting(db, name)
+def resume_command(sweep_id: str, db: str, name: str) -> str:
+    """Return the command that resumes the sweep. `db`: the given setting; `name`: `db` without its
+    password."""
+    return shlex.join(["effbench", "-m", f"resume={sweep_id}"]) + db_setting(db, name)
 
 
 def refusal(sweep: SweepInfo) -> str | None:
@@ -64,12 +56,12 @@ def take_up(
 ) -> None:
     """Resume a sweep. `facts`: of the environments. Raises ResumeError if its plan differs, or if
     it is still running."""
-    for process in processes(info.host, settings.shard):
-        if info.state == "running" and liveness.is_running(process):
-            raise ResumeError(
-                f"sweep {info.id} is still running in process {process['pid']}; wait for its end,"
-                " or end it first"
-            )
+    process: Any = info.host.get("process")
+    if info.state == "running" and liveness.is_running(process):
+        raise ResumeError(
+            f"sweep {info.id} is still running in process {process['pid']}; wait for its end,"
+            " or end it first"
+        )
     check_same_sweep(store, info, settings, plan, facts, progress)
     rounds = settings.protocol.rounds
     if rounds > info.rounds:
@@ -83,7 +75,7 @@ def take_up(
             starts_part=not sweep_cache(settings, info.id).exists(),
         )
     store.note_environments(info.id, facts)
-    store.finish_sweep(info.id, "running", settings.shard)
+    store.finish_sweep(info.id, "running")
 
 
 def check_same_sweep(
@@ -96,12 +88,7 @@ def check_same_sweep(
 ) -> None:
     """Raise ResumeError if the plan or the interpreters differ from those of the recorded sweep;
     note what has changed. `facts`: of the environments; empty if they are not known yet."""
-    check_same_cells(
-        info,
-        store.planned(info.id),
-        plan,
-        settings.shard,
-    )
+    check_same_cells(info, store.planned(info.id), plan)
     check_same_settings(info, settings)
     if facts:
         interpreters = {Interpreter.from_facts(known) for known in facts.values()}
@@ -110,19 +97,9 @@ def check_same_sweep(
         progress.note(change)
 
 
-def check_same_cells(
-    info: SweepInfo,
-    recorded: Sequence[Cell],
-    plan: SweepPlan,
-    shard: str | None,
-) -> None:
+def check_same_cells(info: SweepInfo, recorded: Sequence[Cell], plan: SweepPlan) -> None:
     """Raise ResumeError if this plan has other cells than the recorded one."""
-    names = info.host.get("shards") or ()  # others may have been imported
-    if names and shard not in (None, *names):
-        raise ResumeError(f"sweep {info.id} has no shard {shard}, only {', '.join(sorted(names))}")
     expected = set(plan.cells())
-    for index, number in map(parse_shard, names):
-        expected.update(shards(plan.matrix, number)[index - 1])
     missing = set(recorded) - expected
     more = expected - set(recorded)
     if missing or more:
@@ -138,11 +115,6 @@ def check_same_settings(info: SweepInfo, settings: Settings) -> None:
         raise ResumeError(
             f"sweep {info.id} has {count(info.rounds, 'round')}, more than {rounds}: omit {ROUNDS},"
             f" or give more than {info.rounds} to add rounds"
-        )
-    if rounds > info.rounds and info.host.get("shards"):
-        raise ResumeError(
-            f"sweep {info.id} has shards, so it cannot get more rounds: all shards of a sweep have"
-            " the same rounds. Start a new sweep"
         )
     sweep = settings.sweep
     pairs = {

@@ -1,5 +1,4 @@
-"""Select the cells of a matrix that a sweep plans: `exclude` removes cells, `shard` takes one of
-several parts."""
+"""Select the cells of a matrix that a sweep plans: `exclude` removes cells."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
@@ -135,36 +134,3 @@ def typed(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return str(value)
-
-
-def parse_shard(text: str) -> tuple[int, int]:
-    """Return (3, 8) for `3/8`. Raises ConfigError."""
-    parts = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)  # one name per shard
-    if parts is None or int(parts[1]) > int(parts[2]):
-        raise ConfigError(
-            f"shard={text}: write which of how many parts to run, from 1/8 to 8/8 for eight parts"
-        )
-    return int(parts[1]), int(parts[2])
-
-
-def shards(cells: Iterable[Cell], number: int) -> list[list[Cell]]:
-    """Return the cells in `number` parts of about the same size, which depend only on the cells and
-    their order.
-
-    Cells that differ only in their mode are compared, so they stay together, unless there are more
-    of them than a part has cells.
-    """
-    compared: dict[str, list[Cell]] = {}
-    distinct = list(dict.fromkeys(cells))
-    for cell in distinct:
-        compared.setdefault(cell.comparison_key, []).append(cell)
-    most = math.ceil(len(distinct) / number)
-    pieces = [
-        group[start : start + most]
-        for group in compared.values()
-        for start in range(0, len(group), most)
-    ]
-    parts: list[list[Cell]] = [[] for _ in range(number)]
-    for piece in sorted(pieces, key=len, reverse=True):
-        min(parts, key=len).extend(piece)
-    return parts

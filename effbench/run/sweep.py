@@ -9,7 +9,7 @@ import platform
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -34,11 +34,9 @@ from effbench.run.interrupts import StoppedError, stop_on_ctrl_c
 from effbench.run.plan import CellRun, Settings, SweepPlan, stored_settings
 from effbench.run.pool import Pools, ServerPool, gpus_of
 from effbench.run.progress import Progress
-from effbench.run.selection import parse_shard
 from effbench.store import liveness, secrets
 from effbench.store.connect import artifact_home, moved
 from effbench.store.store import Store
-from effbench.store.sweeps import Shard
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,6 @@ class Outcome:
     on_failure: str
     latencies: list[float | None]
     environments: dict[Interpreter, str] = field(default_factory=dict)
-    shard: str | None = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,6 @@ class OpenSweep:
             on_failure=settings.on_failure,
             latencies=latencies,
             environments={interpreter: key for key, interpreter in environments.items()},
-            shard=settings.shard,
         )
 
 
@@ -246,12 +242,7 @@ def ending(
         state = "interrupted" if stop.is_set() else "completed"
     except KeyboardInterrupt:  # a second Ctrl-C
         state = "interrupted"
-        command = resume.resume_command(
-            sweep_id,
-            settings.db,
-            store.name,
-            settings.shard,
-        )
+        command = resume.resume_command(sweep_id, settings.db, store.name)
         raise KeyboardInterrupt(f"resume with: {command}") from None
     except StoreError as error:  # for example a full disk: the sweep can be resumed later
         state, failure = "interrupted", error
@@ -275,7 +266,7 @@ def end(
     the sweep.
     """
     try:
-        store.finish_sweep(sweep_id, state, settings.shard)
+        store.finish_sweep(sweep_id, state)
     except StoreError as error:
         failure = failure or error
     db, name = settings.db, store.name
@@ -283,12 +274,7 @@ def end(
         db = name = str(store.rescue(sweep_id))
         failure = StoreError(f"{moved(store.name)}; everything recorded is in {name}")
     if failure is not None:
-        command = resume.resume_command(
-            sweep_id,
-            db,
-            name,
-            settings.shard,
-        )
+        command = resume.resume_command(sweep_id, db, name)
         raise StoreError(f"{failure}\nContinue with: {command}") from failure
 
 
@@ -322,38 +308,20 @@ def begin(
         return info.id
     command.progress.planning(len(plan.runs), "storing the plan")
     here = Path.cwd()
-    revision = git_revision(here)
-    label = settings.sweep.label or git_description(here)
     return store.begin_sweep(
-        shard=shard_of(settings, plan, label, revision),
         name=settings.sweep.name,
-        label=label,
+        label=settings.sweep.label or git_description(here),
         command=secrets.masked([*command.argv]),
         overrides=secrets.masked_db([*command.overrides.values()]),
         protocol=asdict(settings.protocol),
         baseline_mode=settings.baseline_mode,
         seed=settings.sweep.seed,
-        git_revision=revision,
+        git_revision=git_revision(here),
         host=host_facts() | {"environments": facts, "settings": stored_settings(settings)},
         plan=plan.cells(),
         rounds=settings.protocol.rounds,
         cell_overrides=plan.overrides,
     )
-
-
-def shard_of(
-    settings: Settings,
-    plan: SweepPlan,
-    label: str | None,
-    revision: str | None,
-) -> Shard | None:
-    """Return the shard that the settings name, with what all shards of a sweep have in common."""
-    if settings.shard is None:
-        return None
-    _, number = parse_shard(settings.shard)
-    sweep, protocol = asdict(settings.sweep), asdict(settings.protocol)
-    facts = [sweep, label, revision, protocol, settings.baseline_mode, number]
-    return Shard(settings.shard, facts, plan.matrix)
 
 
 def host_facts() -> Facts:
@@ -371,7 +339,7 @@ def host_facts() -> Facts:
     }
 
 
-def check_baseline(settings: Settings, cells: Sequence[Cell], when: str = "") -> None:
+def check_baseline(settings: Settings, cells: Iterable[Cell], when: str = "") -> None:
     """Raise ConfigError if the baseline is not in the sweep. Only the default baseline, eager, may
     be missing."""
     modes, baseline = sorted({cell.mode_name for cell in cells}), settings.baseline_mode

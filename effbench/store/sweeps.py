@@ -14,7 +14,6 @@ from effbench.core.cell import (
     Cell,
     Environment,
     StoredEnvironment,
-    digest,
 )
 from effbench.core.errors import NothingFoundError, StoreError, UsageError
 from effbench.core.printable import listed, one_line
@@ -62,8 +61,7 @@ class SweepInfo:
     """A sweep with its numbers of planned cells, recorded trials (all attempts) and results by
     status. Times are UTC. `imported_at`: None if it was recorded in this database.
 
-    If the process of a running sweep has ended, its state here is `interrupted`; `partial (1 of 3
-    shards)` if shards of a completed one are missing.
+    If the process of a running sweep has ended, its state here is `interrupted`.
     """
 
     id: str
@@ -130,29 +128,10 @@ def is_rerun(name: str | None) -> bool:
 
 
 def _state_now(state: str, host: Mapping[str, Any]) -> str:
-    """Return the state of a sweep: a running one whose process has ended is interrupted, and a
-    completed one is partial if shards were not imported."""
-    if state == "running":
-        has_ended = all(liveness.has_ended(process) for process in processes(host))
-        return "interrupted" if has_ended else state
-    shards = host.get("shards") or {}
-    number = next(iter(shards), "").rpartition("/")[2]  # 3 of `1/3`
-    if state == "completed" and len(shards) < int(number or 0):
-        return f"partial ({len(shards)} of {number} shards)"
+    """Return the state of a sweep: a running one whose process has ended is interrupted."""
+    if state == "running" and liveness.has_ended(host.get("process")):
+        return "interrupted"
     return state
-
-
-def processes(host: Mapping[str, Any], shard: str | None = None) -> list[Any]:
-    """Return the identities of the processes that run the sweep, or its `shard`, as its facts
-    `host` say."""
-    process = host.get("process")
-    of_shards = host.get("processes") or {}
-    states = host.get("shards") or {}
-    running = [name for name in states if states[name] == "running"]
-    if shard is None and not running:
-        return [process]
-    chosen = [name for name in running if shard in (None, name)]
-    return [of_shards.get(name, process) for name in chosen]
 
 
 def recorded_here_first(newest_first: Iterable[Dated]) -> list[Dated]:
@@ -246,50 +225,22 @@ def lock(connection: sa.Connection, sweep_id: str, *names: str) -> sa.Row[Any]:
     return row
 
 
-@dataclass(frozen=True)
-class Shard:
-    """One of several parts of a sweep, `name` is such as `3/8`. Parts with equal `facts` and
-    `matrix` (all cells, in order) have the same sweep id in every database, so that they become one
-    sweep when they are imported."""
-
-    name: str
-    facts: list[Any]
-    matrix: Sequence[Cell]
-
-    @property
-    def sweep_id(self) -> str:
-        return f"shards-{digest([self.facts, [cell.key for cell in self.matrix]])[:12]}"
-
-
 def begin_sweep(
     connection: sa.Connection,
     /,
     *,
     plan: Iterable[Cell],
     cell_overrides: Mapping[str, list[str]] | None = None,
-    shard: Shard | None = None,
     **facts: Any,
 ) -> str:
     """Store a sweep in state `running` with its planned cells; return its id, which starts with the
     time (UTC).
 
     `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> overrides that reproduce
-    the cell. `shard`: add this part to the sweep of its parts. Raises UsageError if the shard is
-    there.
+    the cell.
     """
     row = {name: scalar(value) for name, value in facts.items()}
     row |= {"state": "running", "started_at": now()}
-    if shard is not None:
-        add_shard(connection, shard, row)
-        positions = {cell.key: position for position, cell in enumerate(shard.matrix)}
-        extend_sweep(
-            connection,
-            shard.sweep_id,
-            plan,
-            cell_overrides,
-            positions,
-        )
-        return shard.sweep_id
     is_added = False
     while not is_added:  # the id may be taken
         row["id"] = f"{row['started_at']:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
@@ -310,63 +261,9 @@ def add_sweep(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
     return connection.scalar(new.returning(SWEEP.c.id)) is not None
 
 
-def add_shard(connection: sa.Connection, shard: Shard, row: Mapping[str, Any]) -> None:
-    """Store the sweep of this shard, or add the shard to it, without its cells. `row`: its columns
-    of `sweep`."""
-    process = row["host"].get("process")
-    host = {
-        **row["host"],
-        "shards": {shard.name: "running"},
-        "processes": {shard.name: process},
-    }
-    new = {
-        **row,
-        "host": host,
-        "id": shard.sweep_id,
-    }
-    if add_sweep(connection, new):
-        return
-    known = lock(connection, shard.sweep_id, "host").host
-    if shard.name in known["shards"]:
-        how = (
-            f"continue it with resume={shard.sweep_id} shard={shard.name}, or choose another"
-            " sweep.label"
-        )
-        raise UsageError(f"{name_of(connection)} has shard {shard.name} of this sweep; {how}")
-    joined = {**with_shards(known, host), "process": process}
-    update(
-        connection,
-        shard.sweep_id,
-        host=joined,
-        state="running",
-        finished_at=None,
-    )
-
-
 def update(connection: sa.Connection, sweep_id: str, **values: Any) -> None:
     """Change columns of a sweep."""
     connection.execute(sa.update(SWEEP).filter_by(id=sweep_id).values(**values))
-
-
-def with_shards(host: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts `host` of a sweep with the shards and environments of another record of the
-    same sweep."""
-    joined = dict(host)
-    for name in ("shards", "environments", "processes"):
-        if name in other:
-            joined[name] = {**(other[name] or {}), **(host.get(name) or {})}
-    for shard, state in (other.get("shards") or {}).items():
-        if state == "completed":
-            joined["shards"][shard] = state
-    return joined
-
-
-def state_of(shards: Mapping[str, str]) -> str:
-    """Return the state of a sweep from those of its shards."""
-    for state in ("running", "interrupted", "failed"):
-        if state in shards.values():
-            return state
-    return "completed"
 
 
 def extend_sweep(
@@ -374,10 +271,8 @@ def extend_sweep(
     sweep_id: str,
     cells: Iterable[Cell],
     cell_overrides: Mapping[str, list[str]] | None = None,
-    positions: Mapping[str, int] | None = None,
 ) -> None:
-    """Append cells to the sweep's plan; cells that are already planned keep their position.
-    `positions`: cell key -> position in the plan."""
+    """Append cells to the sweep's plan; cells that are already planned keep their position."""
     lock(connection, sweep_id)
     plan = sa.select(PLANNED).filter_by(sweep_id=sweep_id)
     known = {row.cell_key: row.position for row in connection.execute(plan)}
@@ -386,13 +281,12 @@ def extend_sweep(
         return
     first = 1 + max(known.values(), default=-1)
     words = cell_overrides or {}
-    chosen = positions or {}
     places = []
-    for number, key in enumerate(new, first):
+    for position, key in enumerate(new, first):
         place = {
             "sweep_id": sweep_id,
             "cell_key": key,
-            "position": chosen.get(key, number),
+            "position": position,
             "overrides": words.get(key),
         }
         places.append(place)
@@ -444,25 +338,15 @@ def first_rounds(connection: sa.Connection, sweep_id: str) -> list[int]:
     return host.get(PARTS) or [0]
 
 
-def finish_sweep(
-    connection: sa.Connection,
-    sweep_id: str,
-    state: str,
-    shard: str | None = None,
-) -> None:
-    """Set the state and end of the sweep, or of one of its shards; `running` removes the end and
-    names this process as the one that runs it."""
+def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:
+    """Set the state and end of the sweep; `running` removes the end and names this process as the
+    one that runs it."""
     host = lock(connection, sweep_id, "host").host
     finished_at = None
     if state == "running":
         host["process"] = liveness.identity()
     else:
         finished_at = now()
-    if shard is not None:
-        host["shards"] = {**(host.get("shards") or {}), shard: state}
-        if state == "running":
-            host["processes"] = {**(host.get("processes") or {}), shard: host["process"]}
-        state = state_of(host["shards"])
     update(
         connection,
         sweep_id,

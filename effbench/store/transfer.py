@@ -51,12 +51,10 @@ _KEYS = {
     SAMPLE: ("trial_id", "timer"),
     VERDICT: ("claim", "experiment", "environment_id", "judged_at"),
 }
-#: table -> columns that may differ: a sweep may have continued, its shards begin at other times,
-#: and passwords are masked
+#: table -> columns that may differ: a sweep may have continued, and passwords are masked
 _MAY_DIFFER = {
     SWEEP: {
         "state",
-        "started_at",
         "finished_at",
         "imported_at",
         "command",
@@ -247,16 +245,16 @@ class SweepCopy:
 
         Mark a sweep that ran here as imported if the source changes its plan or state.
         """
-        names = ("state", "started_at", "finished_at", "host", "imported_at")
+        names = ("state", "finished_at", "host", "imported_at")
         known = sweeps.lock(self.connection, self.sweep_id, *names)._mapping
         ends = [end for end in (row["finished_at"], known["finished_at"]) if end is not None]
         last = max(ends, default=None)
-        state: Row = {"host": sweeps.with_shards(known["host"], row["host"])}
-        if "shards" in row["host"]:
-            state["state"] = sweeps.state_of(state["host"]["shards"])
-            state["started_at"] = min(row["started_at"], known["started_at"])
-            state["finished_at"] = last
-        elif self.arrival.added["trial"] or last != known["finished_at"]:
+        environments = {
+            **(row["host"].get("environments") or {}),
+            **(known["host"].get("environments") or {}),
+        }
+        state: Row = {"host": {**known["host"], "environments": environments}}
+        if self.arrival.added["trial"] or last != known["finished_at"]:
             state |= {name: row[name] for name in ("state", "finished_at")}
         has_changed = any(known[name] != value for name, value in state.items())
         if known["imported_at"] is None and (has_changed or self.arrival.added["sweep_cell"]):

@@ -1,4 +1,4 @@
-"""exclude, shard and --dry-run on the command line."""
+"""exclude and --dry-run on the command line."""
 
 import pytest
 
@@ -77,7 +77,6 @@ def test_the_plan_of_a_sweep_to_resume(ran, words, said):
     ("words", "said"),
     [
         ("", ", as earlier trials took\n"),
-        ("shard=1/2", "shard 1/2: 2 cells in other shards"),
         ("protocol.budget_s=0.3", "from the protocol and"),
     ],
 )
@@ -89,30 +88,3 @@ def test_a_baseline_that_is_excluded_is_refused(cli):
     rules = ("mode=eager,twin", "baseline_mode=twin", "--dry-run", "exclude=[{mode:tw*}]")
     said = "baseline_mode=twin is not a mode of this sweep after exclude"
     assert said in cli.sweep(*WORDS, *rules).err
-
-
-@pytest.fixture(scope="module")
-def sharded(cli_in, tmp_path_factory):
-    """A command line whose databases 1.db and 2.db have a shard of a sweep each."""
-    cli = with_twin(cli_in(tmp_path_factory.mktemp("sharded")))
-    for number in (1, 2):
-        done = cli.sweep(*WORDS, f"shard={number}/2", f"db={number}.db")
-        assert (done.code, "2 ok of 2 cells" in done.out) == (0, True), done
-    return cli
-
-
-def test_shards_become_one_sweep(sharded):
-    assert sharded.run("import", "2.db", "1.db", "--db", "both.db").code == 0
-    with Store.open(sharded.folder / "both.db") as store:
-        (sweep,) = store.sweeps()
-        assert (sweep.name, sweep.cells, sweep.statuses) == ("n", 4, {"ok": 4})
-        assert all(row.speedup for row in store.results(sweep.id))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [("shard=1/3", "has no shard 1/3, only 2/2"), ("", "all trials are already recorded")],
-)
-def test_a_shard_is_resumed(sharded, words, said):
-    done = sharded.run("-m", "resume=last", "db=2.db", *words.split())
-    assert said in done.out + done.err

@@ -180,9 +180,9 @@ def test_a_second_interrupt_before_the_table_still_names_the_command_that_resume
     effbench, monkeypatch
 ):
     url = "postgresql://me:secret@host/x"
-    outcome = Outcome("20261127", url, "interrupted", "fail", [], shard="1/2")
+    outcome = Outcome("20261127", url, "interrupted", "fail", [])
     monkeypatch.setattr(launch, "hydra_sweep", lambda argv, server: outcome)
     monkeypatch.setattr("effbench.cli.show.end_of_sweep", Mock(side_effect=KeyboardInterrupt))
     done = effbench("python=x")  # needs no server
-    again = "effbench -m resume=20261127 shard=1/2 'db=\"postgresql://me:***@host/x\"'"
+    again = "effbench -m resume=20261127 'db=\"postgresql://me:***@host/x\"'"
     assert (done.code, done.err) == (130, f"effbench: interrupted; resume with: {again}\n")

@@ -22,7 +22,6 @@ TOGETHER = (
     "model.image_size",
     "model.pretrained",
     "executor.name",
-    "shard",
     "stream.",
 )
 
@@ -133,8 +132,6 @@ REFUSED = (
     ("model=transformers model.task=prefill phase=generate", "needs model.task=decode"),
     ("model=tiny model.inputs.x.shape=[0]", "expected a list of positive integers"),
     ("exclude={bs:3}", "exclude must be a list of rules"),
-    ("shard=9/8 sweep.name=x", "from 1/8 to 8/8"),
-    ("shard=1/8", "shard requires sweep.name"),
 )
 
 

@@ -159,7 +159,7 @@ def test_the_head_of_a_sweep_has_all_facts_of_its_environment(report, claims_sit
 
 
 def test_environments_of_one_interpreter_share_the_plan(tmp_path):
-    made = copied(template(), tmp_path / "shards.db")
+    made = copied(template(), tmp_path / "shared.db")
     here, there, missing = a_cell("mlp"), a_cell("gpt"), a_cell("vit")
     sweep = made.sweep({here: {}, there: None, missing: None})
     made.sweep([there], env=environment(cpu_name="EPYC"), into=sweep)

@@ -22,7 +22,6 @@ from effbench.run.compile_caches import make_cache_folders
 from effbench.run.interpreters import HERE
 from effbench.run.plan import CellRun, Settings, SweepPlan
 from effbench.run.probe import ProbedMachine
-from effbench.run.selection import shards
 from effbench.run.sweep import Command, open_sweep
 from effbench.store import Store, liveness
 from effbench.store.schema import SWEEP
@@ -101,16 +100,6 @@ def test_nothing_is_lost_when_the_database_is(db, how, empty_db, tmp_path):
         assert done.sweep_id == info.id
         assert done.state == "completed"
         assert len(done.latencies) == TRIALS
-
-
-def test_an_interrupted_shard_is_resumed_as_this_shard(db):
-    (run,) = cell_runs(1, "cpu")
-    settings = Settings.with_defaults(db=str(db), shard="1/2", sweep={"name": "n"})
-    command = Command([], {}, Server())
-    command.stop.set()
-    outcome = run_cells(settings, [run], command, matrix=[run.cell])
-    assert outcome.state == "interrupted"
-    assert outcome.shard == "1/2"
 
 
 def test_a_second_ctrl_c_names_the_command_to_resume(db, monkeypatch):
@@ -223,14 +212,6 @@ def test_added_rounds_compile_again_unless_the_caches_are_kept(db, tmp_path, kee
     assert found == expected
 
 
-def test_a_shard_gets_no_more_rounds():
-    info = recorded_info()
-    info.host = {"shards": {"1/2": "completed"}}
-    resume.check_same_settings(info, Settings.with_defaults())
-    with pytest.raises(ResumeError, match=r"has shards, so it cannot get more rounds"):
-        resume.check_same_settings(info, Settings.with_defaults(protocol={"rounds": 50}))
-
-
 def test_a_sweep_that_runs_is_not_resumed(db):
     done = sweep(db)
     with subprocess.Popen(["sleep", "60"]) as process, Store.open(db, mode="write") as store:
@@ -298,29 +279,17 @@ def test_resuming_takes_the_same_settings(changed, text):
 
 
 MATRIX = [a_cell(bs=bs) for bs in (1, 2, 4)]
-FIRST, SECOND = shards(MATRIX, 2)
-INTERRUPTED = {"1/2": "interrupted"}
 
 
 @pytest.mark.parametrize(
-    ("recorded", "planned", "cells", "matrix", "fits"),
-    [
-        ({}, MATRIX, MATRIX, MATRIX, True),
-        ({}, MATRIX, FIRST, MATRIX, False),
-        ({}, FIRST, MATRIX, MATRIX, False),
-        (INTERRUPTED, FIRST, FIRST, MATRIX, True),
-        (INTERRUPTED, FIRST, FIRST[:1], FIRST[:1], False),
-        (INTERRUPTED | {"2/2": "completed"}, MATRIX, FIRST, MATRIX, True),
-        (INTERRUPTED, FIRST, SECOND, MATRIX, False),
-    ],
+    ("planned", "cells", "fits"),
+    [(MATRIX, MATRIX, True), (MATRIX, MATRIX[:2], False), (MATRIX[:2], MATRIX, False)],
 )
-def test_resuming_takes_the_same_cells(recorded, planned, cells, matrix, fits):
-    info = recorded_info()
-    info.host = {"shards": recorded}
-    plan = SweepPlan([CellRun(cell) for cell in cells], matrix=matrix)
+def test_resuming_takes_the_same_cells(planned, cells, fits):
+    plan = SweepPlan([CellRun(cell) for cell in cells])
     refused = pytest.raises(ResumeError, match="different plan")
     with contextlib.nullcontext() if fits else refused:
-        resume.check_same_cells(info, planned, plan, None)
+        resume.check_same_cells(recorded_info(), planned, plan)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.folders import cache_home, expand_user
 from effbench.core.message import MOST_BYTES, MessageError
 from effbench.core.printable import count, one_line
-from effbench.run.compile_caches import part_name, sweep_cache
+from effbench.run.compile_caches import sweep_cache
 from effbench.run.executors import queue
 from effbench.run.executors.base import TrialExecutor
 from effbench.run.executors.job_files import (
@@ -156,9 +156,8 @@ class SlurmExecutor(TrialExecutor):
         for environment_id, facts in known.items():  # jobs add those of their nodes
             self.environments[environment_id] = Interpreter.from_facts(facts)
             self.recorded[environment_id] = self.store.history(sweep_id, environment_id)
-        part = part_name(sweep_id, self.settings.shard)
-        self.folder = jobs_folder(self.settings) / part
-        self.name = f"effbench-{part}"
+        self.folder = jobs_folder(self.settings) / sweep_id
+        self.name = f"effbench-{sweep_id}"
         if self.folder.exists():  # of an effbench that was killed
             queue.cancel(self.name)
             for events in self.folder.glob(f"*/{EVENTS}"):

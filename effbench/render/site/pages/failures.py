@@ -80,9 +80,5 @@ def how_to_resume(sweep: SweepInfo, database: str) -> str:
     imported."""
     if sweep.state == "running" or sweep.imported_at is not None:
         return f"The sweep is {sweep.state}."
-    shards = (sweep.host.get("shards") or {}).items()
-    unfinished = [name for name, state in shards if state != "completed"]
-    commands = []
-    for shard in unfinished or [None]:
-        commands.append(resume_command(sweep.id, database, masked_url(database), shard=shard))
-    return f"The sweep is {sweep.state}. To run these cells: {'; '.join(commands)}"
+    command = resume_command(sweep.id, database, masked_url(database))
+    return f"The sweep is {sweep.state}. To run these cells: {command}"
