@@ -108,5 +108,5 @@ def show(arrival: Arrival) -> None:
         noun = table.replace("sweep_cell", "planned cell").replace("_", " ")
         said.append(count(number, noun))
     print(f"{arrival.sweep_id}{name}: {', '.join(said)}", flush=True)
-    for note in arrival.notes:
-        print(f"  {one_line(note)}")
+    if arrival.note is not None:
+        print(f"  {arrival.note}")

@@ -27,13 +27,7 @@ from effbench.core.errors import StoreError, UsageError
 from effbench.core.printable import count
 from effbench.store import sweeps, trials
 from effbench.store.connect import insert
-from effbench.store.schema import (
-    PLANNED,
-    RESULT,
-    SAMPLE,
-    SWEEP,
-    TRIAL,
-)
+from effbench.store.schema import SAMPLE, SWEEP, TRIAL
 from effbench.store.values import now, text, trial_row
 
 #: Key of a joined sweep's `host`: what it joins, one entry per host.
@@ -245,10 +239,7 @@ def _write_sweep(
     }
     new = insert(connection, SWEEP).values(**row)
     connection.execute(new.on_conflict_do_update(index_elements=["id"], set_=row))
-    earlier = sa.select(TRIAL.c.id).filter_by(sweep_id=sweep_id)
-    connection.execute(sa.delete(SAMPLE).where(SAMPLE.c.trial_id.in_(earlier)))
-    for table in (RESULT, TRIAL, PLANNED):
-        connection.execute(sa.delete(table).filter_by(sweep_id=sweep_id))
+    sweeps.clear(connection, sweep_id)
 
 
 def _shared(values: Iterable[str | None]) -> str | None:

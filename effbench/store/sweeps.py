@@ -24,6 +24,8 @@ from effbench.store.schema import (
     CELL,
     ENVIRONMENT,
     PLANNED,
+    RESULT,
+    SAMPLE,
     SWEEP,
     SWEEP_ID,
     TRIAL,
@@ -259,6 +261,15 @@ def add_sweep(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
     new = insert(connection, SWEEP).values(**row).on_conflict_do_nothing()
     # RETURNING, because PostgreSQL's driver has no rowcount
     return connection.scalar(new.returning(SWEEP.c.id)) is not None
+
+
+def clear(connection: sa.Connection, sweep_id: str) -> None:
+    """Remove the plan, trials and results of a sweep; its row stays, because baselines and verdicts
+    may refer to it."""
+    trials = sa.select(TRIAL.c.id).filter_by(sweep_id=sweep_id)
+    connection.execute(sa.delete(SAMPLE).where(SAMPLE.c.trial_id.in_(trials)))
+    for table in (RESULT, TRIAL, PLANNED):
+        connection.execute(sa.delete(table).filter_by(sweep_id=sweep_id))
 
 
 def update(connection: sa.Connection, sweep_id: str, **values: Any) -> None:

@@ -1,18 +1,19 @@
 """Copy whole sweeps from one database into another.
 
-Rows are identified by keys that are the same in every database. Missing rows are added and others
-are compared; a difference refuses the sweep. Every sweep is one transaction. The target's
-constraints refuse values that are not allowed, and results are derived from the trials.
+Every sweep is one transaction. A sweep that is there already stays, or is replaced if it has grown
+since; it is refused if it differs otherwise. The target's constraints refuse values that are not
+allowed, and results are derived from the trials.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -39,45 +40,34 @@ from effbench.store.trials import rebuild_results
 from effbench.store.values import batched, now
 
 Row = dict[str, Any]
-#: rows compared or inserted at a time; a trial with its samples has at most about 60 kB
+Fetch = Callable[[sa.Select[Any]], Iterable[sa.Row[Any]]]
+CopyOutcome = Literal["imported", "replaced", "already there", "refused"]
+#: rows inserted at a time; a trial with its samples has at most about 60 kB
 CHUNK = 500
-#: table -> columns that identify a row
+#: table of which several sweeps use a row -> columns that identify one
 _KEYS = {
-    SWEEP: ("id",),
     ENVIRONMENT: ("id",),
     CELL: ("key",),
-    PLANNED: ("sweep_id", "cell_key"),
-    TRIAL: ("sweep_id", "cell_key", "environment_id", "round", "attempt"),
-    SAMPLE: ("trial_id", "timer"),
     VERDICT: ("claim", "experiment", "environment_id", "judged_at"),
 }
-#: table -> columns that may differ: a sweep may have continued, and passwords are masked
-_MAY_DIFFER = {
-    SWEEP: {
-        "state",
-        "finished_at",
-        "imported_at",
-        "command",
-        "overrides",
-        "host",
-    },
-    ENVIRONMENT: {"details", "first_seen_at"},
-    PLANNED: {"overrides"},
-}
-#: tables in which a sweep that is not there yet has no row
-_OF_ONE_SWEEP = (PLANNED, TRIAL, SAMPLE)
+#: tables whose `id` is a number that belongs to one database
+_NUMBERED = (TRIAL, VERDICT)
+#: columns that identify a trial in every database
+_TRIAL_KEY = ("sweep_id", "cell_key", "environment_id", "round", "attempt")
+#: columns that a sweep keeps when it continues
+_LASTING = ("name", "label", "started_at", "baseline_mode", "seed", "git_revision")
 
 
 @dataclass
 class Arrival:
-    """The outcome of copying one sweep. `added`: table -> number of new rows; `notes`: remarks for
+    """The outcome of copying one sweep. `added`: table -> number of new rows; `note`: a remark for
     the user."""
 
     sweep_id: str
     name: str | None = None
-    outcome: Literal["imported", "completed", "already there", "refused"] = "already there"
+    outcome: CopyOutcome = "already there"
     added: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
+    note: str | None = None
     reason: str | None = None
 
 
@@ -135,135 +125,126 @@ def _copy_sweep(
 
 @dataclass
 class SweepCopy:
-    """Copies one sweep into a database. `is_new`: the database does not know it yet."""
+    """Copies one sweep into a database."""
 
     source: Source
     connection: sa.Connection
     sweep_id: str
     arrival: Arrival
-    is_new: bool = False
 
     def copy(self) -> None:
         (row,) = self.read(SWEEP, SWEEP.c.id == self.sweep_id)
         row["command"] = masked(row["command"])
         row["imported_at"] = now()
         self.arrival.name = row["name"]
-        self.is_new = sweeps.add_sweep(self.connection, row)
-        if not self.is_new:
-            sweeps.lock(self.connection, self.sweep_id)
-            self.merge(SWEEP, [row])
+        self.arrival.outcome = self.make_room(row)
         of_sweep = TRIAL.c.sweep_id == self.sweep_id
-        is_planned = PLANNED.c.sweep_id == self.sweep_id
         environments = sa.select(TRIAL.c.environment_id).where(of_sweep)
-        cells = sa.select(PLANNED.c.cell_key).where(is_planned)
-        self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(environments))
-        self.take(CELL, CELL.c.key.in_(cells))
-        self.take(PLANNED, is_planned)
-        self.take(TRIAL, of_sweep)
-        self.take_samples(of_sweep)
+        if self.arrival.outcome != "already there":
+            is_planned = PLANNED.c.sweep_id == self.sweep_id
+            cells = sa.select(PLANNED.c.cell_key).where(is_planned)
+            self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(environments))
+            self.take(CELL, CELL.c.key.in_(cells))
+            self.take(PLANNED, is_planned)
+            self.take(TRIAL, of_sweep)
+            self.take_samples(of_sweep)
+            rebuild_results(self.connection, self.sweep_id)
         # verdicts have no unique key: another import of the same ones must wait
         ordered = sa.select(ENVIRONMENT.c.id).order_by(ENVIRONMENT.c.id)
         self.connection.execute(ordered.with_for_update(key_share=True))
         # a verdict of behaviour checks belongs to no sweep
         is_of_sweep = sa.func.coalesce(VERDICT.c.sweep_id, self.sweep_id) == self.sweep_id
         self.take(VERDICT, is_of_sweep, VERDICT.c.environment_id.in_(environments))
-        has_gone_on = not self.is_new and self.go_on(row)
-        if self.is_new or self.arrival.added["trial"]:
-            rebuild_results(self.connection, self.sweep_id)
-        if self.is_new:
-            self.arrival.outcome = "imported"
-        elif has_gone_on or self.arrival.added:
-            self.arrival.outcome = "completed"
+
+    def make_room(self, row: Row) -> CopyOutcome:
+        """Add this row of `sweep`. If the sweep is there and has grown in the source since, replace
+        its row and remove its trials. Raises RefusedError if it differs otherwise."""
+        if sweeps.add_sweep(self.connection, row):
+            return "imported"
+        known = sweeps.lock(self.connection, self.sweep_id, "state", "imported_at", *_LASTING)
+        recorded_there = recorded(self.connection.execute, self.sweep_id)
+        recorded_here = recorded(self.source.fetch, self.sweep_id)
+        is_same = all(row[name] == getattr(known, name) for name in _LASTING)
+        has_grown = recorded_here > recorded_there
+        if recorded_here == recorded_there:
+            has_grown = row["state"] == "completed" and known.state != "completed"
+        if not is_same or not (has_grown or recorded_here <= recorded_there):
+            raise RefusedError(
+                f"sweep {self.arrival.sweep_id} ({self.source.name}) contradicts"
+                f" {connect.name_of(self.connection)}, which has another sweep with this id, or"
+                " other cells, trials or samples of it; import it into another database"
+            )
+        if not has_grown:
+            return "already there"
+        if known.imported_at is None:
+            self.arrival.note = "it ran here, but now counts as imported: the import replaced it"
+        sweeps.clear(self.connection, self.sweep_id)
+        sweeps.update(self.connection, self.sweep_id, **row)
+        return "replaced"
 
     def read(self, table: sa.Table, *where: sa.ColumnElement[bool]) -> Iterator[Row]:
         """Yield rows of the source without ids that belong to one database, and without
         passwords."""
         for row in self.source.rows(table, *where):
-            if "id" not in _KEYS[table]:
-                row.pop("id", None)
+            if table in _NUMBERED:
+                del row["id"]
             if row.get("overrides"):
                 row["overrides"] = masked_db(row["overrides"])
             yield row
 
     def take(self, table: sa.Table, *where: sa.ColumnElement[bool]) -> None:
+        """Copy rows; of tables that sweeps share, those that are not there."""
         for rows in batched(self.read(table, *where), CHUNK):
-            self.merge(table, rows)
+            self.insert(table, rows)
 
     def take_samples(self, of_sweep: sa.ColumnElement[bool]) -> None:
         """Take the samples, which belong to trials by their numbers here."""
-        query = sa.select(TRIAL.c.id, *TRIAL.c[_KEYS[TRIAL]]).where(of_sweep)
+        query = sa.select(TRIAL.c.id, *TRIAL.c[_TRIAL_KEY]).where(of_sweep)
         numbers = {tuple(row[1:]): row.id for row in self.connection.execute(query)}
         trials = {row.id: numbers[tuple(row[1:])] for row in self.source.fetch(query)}
         in_sweep = SAMPLE.c.trial_id.in_(sa.select(TRIAL.c.id).where(of_sweep))
         for samples in batched(self.read(SAMPLE, in_sweep), CHUNK):
             for sample in samples:
                 sample["trial_id"] = trials[sample["trial_id"]]
-            self.merge(SAMPLE, samples)
+            self.insert(SAMPLE, samples)
 
-    def merge(self, table: sa.Table, rows: Sequence[Row]) -> None:
-        """Insert missing rows and count them. Raises RefusedError for an existing row that
-        differs."""
-        names = _KEYS[table]
-        key_of = itemgetter(*names)
-        missing = {key_of(row): row for row in rows}
-        if not (self.is_new and table in _OF_ONE_SWEEP):
-            may_be_same = [table.c[name].in_({row[name] for row in rows}) for name in names]
-            query = sa.select(table).where(*may_be_same)
-            for known in self.connection.execute(query).mappings():
-                row = missing.pop(key_of(known), None)
-                if row is not None:
-                    self.compare(table, row, known)
-        if not missing:
-            return
+    def insert(self, table: sa.Table, rows: Sequence[Row]) -> None:
+        """Insert rows and count them; of tables that sweeps share, those that are not there."""
         insert = connect.insert(self.connection, table)
-        # another import may have been faster
-        if names == tuple(table.primary_key.columns.keys()):
-            insert = insert.on_conflict_do_nothing(index_elements=names)
-        self.connection.execute(insert, list(missing.values()))
-        self.arrival.added[table.name] += len(missing)
+        if table in _KEYS:
+            rows = self.missing(table, rows)
+            # another import may have been faster
+            insert = insert.on_conflict_do_nothing()
+        if rows:
+            self.connection.execute(insert, rows)
+            self.arrival.added[table.name] += len(rows)
 
-    def compare(
-        self,
-        table: sa.Table,
-        row: Row,
-        known: sa.RowMapping,
-    ) -> None:
-        """Raise RefusedError if a row differs from the one that is there."""
-        may_differ = _MAY_DIFFER.get(table, set())
-        for name, value in row.items():
-            if name not in may_differ and known[name] != value:
-                keys = " ".join(one_line(row[name], 20) for name in _KEYS[table])
-                raise RefusedError(
-                    f"sweep {self.arrival.sweep_id} ({self.source.name}) contradicts"
-                    f" {connect.name_of(self.connection)}: {table.name} {keys} has {name}"
-                    f" {one_line(known[name], 60)} there, but {one_line(value, 60)} in the import"
-                )
+    def missing(self, table: sa.Table, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows whose keys are not there."""
+        names = _KEYS[table]
+        may_be_same = [table.c[name].in_({row[name] for row in rows}) for name in names]
+        query = sa.select(*table.c[names]).where(*may_be_same)
+        key_of = itemgetter(*names)
+        known = {key_of(row) for row in self.connection.execute(query).mappings()}
+        return [row for row in rows if key_of(row) not in known]
 
-    def go_on(self, row: Row) -> bool:
-        """Take over the source's state if it brought trials or ended later; return whether this
-        changed the state.
 
-        Mark a sweep that ran here as imported if the source changes its plan or state.
-        """
-        names = ("state", "finished_at", "host", "imported_at")
-        known = sweeps.lock(self.connection, self.sweep_id, *names)._mapping
-        ends = [end for end in (row["finished_at"], known["finished_at"]) if end is not None]
-        last = max(ends, default=None)
-        environments = {
-            **(row["host"].get("environments") or {}),
-            **(known["host"].get("environments") or {}),
-        }
-        state: Row = {"host": {**known["host"], "environments": environments}}
-        if self.arrival.added["trial"] or last != known["finished_at"]:
-            state |= {name: row[name] for name in ("state", "finished_at")}
-        has_changed = any(known[name] != value for name, value in state.items())
-        if known["imported_at"] is None and (has_changed or self.arrival.added["sweep_cell"]):
-            state["imported_at"] = now()
-            self.arrival.notes.append(
-                "it ran here, but now counts as imported: its plan or state has changed"
-            )
-        sweeps.update(self.connection, self.sweep_id, **state)
-        return has_changed
+def recorded(fetch: Fetch, sweep_id: str) -> set[bytes]:
+    """Return digests of what a sweep has planned and measured, which are the same in every
+    database. A sweep that continues only adds to them."""
+    of_sweep = TRIAL.c.sweep_id == sweep_id
+    of_trial = [column for column in TRIAL.c if column.name != "id"]
+    of_sample = [column for column in SAMPLE.c if column.name != "trial_id"]
+    queries = [
+        sa.select(*PLANNED.c["cell_key", "position"]).filter_by(sweep_id=sweep_id),
+        sa.select(*of_trial).where(of_sweep),
+        sa.select(*TRIAL.c[_TRIAL_KEY], *of_sample).join_from(TRIAL, SAMPLE).where(of_sweep),
+    ]
+    digests = set()
+    for query in queries:
+        for row in fetch(query):
+            digests.add(sha256(repr(tuple(row)).encode()).digest())
+    return digests
 
 
 def write_file(
