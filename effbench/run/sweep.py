@@ -261,20 +261,21 @@ def end(
 ) -> None:
     """Record how the sweep ended. `failure`: why the database could not store a trial, if so.
 
-    If the database file was moved, deleted or replaced, save the recorded data in another file. In
-    this case, and if anything could not be stored, raise StoreError with the command that resumes
-    the sweep.
+    If the database file was moved, deleted or replaced, or anything could not be stored, raise
+    StoreError that says how to go on.
     """
     try:
         store.finish_sweep(sweep_id, state)
     except StoreError as error:
         failure = failure or error
-    db, name = settings.db, store.name
+    command = resume.resume_command(sweep_id, settings.db, store.name)
     if store.is_moved():
-        db = name = str(store.rescue(sweep_id))
-        failure = StoreError(f"{moved(store.name)}; everything recorded is in {name}")
+        store.finish_log()
+        raise StoreError(
+            f"{moved(store.name)}. If it was deleted or replaced, its trials are lost:"
+            f" run the sweep again\nIf it was moved, move it back and continue with: {command}"
+        ) from failure
     if failure is not None:
-        command = resume.resume_command(sweep_id, db, name)
         raise StoreError(f"{failure}\nContinue with: {command}") from failure
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import wraps
-from pathlib import Path
 from typing import (
-    Any,
     Concatenate,
     Literal,
     ParamSpec,
@@ -21,7 +19,6 @@ from typing import (
 import sqlalchemy as sa
 
 from effbench.core.cell import Result, Trial
-from effbench.core.errors import StoreError
 from effbench.core.settings import db_setting
 from effbench.store import (
     connect,
@@ -148,7 +145,7 @@ class Store(connect.Database):
         trial: Trial,
     ) -> int:
         """Store a trial (see `trials.add_trial`). Also raises StoreError if the database file was
-        moved, deleted or replaced; the trial is then stored where `rescue` finds it."""
+        moved, deleted or replaced; a moved file then has the trial."""
         trial_id = self._add_trial(sweep_id, environment_id, trial)
         if self.is_moved():
             raise connect.moved(self.name)
@@ -200,37 +197,8 @@ class Store(connect.Database):
     check = staticmethod(maintenance.check)
     upgrade = staticmethod(maintenance.upgrade)
 
-    def rescue(self, suffix: str) -> Path:
-        """Copy a moved, deleted or replaced database, which is still open, to a new file next to
-        the old path; return its path. Raises StoreError if the file cannot be written."""
-        file = self._file or Path()
-        copy = file.with_name(f"{file.stem}.recovered-{suffix}.db")
-        try:
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with (
-                self._lock,
-                self._engine.connect() as connection,
-                closing(sqlite3.connect(copy)) as target,
-            ):
-                database: Any = connection.connection.driver_connection
-                database.backup(target)
-        except (OSError, sqlite3.Error) as error:
-            raise StoreError(
-                f"{connect.moved(self.name)}, and no copy of it can be saved: {error}"
-            ) from error
-        _remove_log(file)
-        return copy
-
-
-def _remove_log(file: Path) -> None:
-    """Remove this process's log: SQLite would apply it to any file that is put in the database's
-    place."""
-    try:
-        ours = {connect.identity(descriptor) for descriptor in Path("/proc/self/fd").iterdir()}
-    except OSError:  # not Linux
-        return
-    real = os.path.realpath(file)  # SQLite keeps the log next to the file that links lead to
-    for log in (Path(f"{real}-wal"), Path(f"{real}-shm")):
-        file_id = connect.identity(log)
-        if file_id is not None and file_id in ours:
-            log.unlink(missing_ok=True)
+    def finish_log(self) -> None:
+        """Write what SQLite's log holds into the file, and empty the log. Otherwise a file that was
+        moved would lack it, and SQLite would apply it to a file that is put in its place."""
+        with self._lock, self._explained(), self._engine.connect() as connection:
+            connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
