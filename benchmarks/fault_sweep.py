@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -50,6 +51,14 @@ ORPHAN_S = 20.0
 
 class FaultError(Exception):
     """A check failed."""
+
+
+def faults_of(database: Path) -> list[tuple[object, ...]]:
+    """Return what SQLite finds wrong with a file."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        damage = connection.execute("PRAGMA integrity_check").fetchall()
+        broken = connection.execute("PRAGMA foreign_key_check").fetchall()
+    return [row for row in damage if row != ("ok",)] + broken
 
 
 def until(
@@ -291,7 +300,7 @@ class Sweep:
                 self.tally.lost += len({*printed, *self.recorded})
                 raise FaultError("the sweep is no longer in the database")
             return
-        faults = Store.check(self.folder / self.db)  # as `effbench db check`
+        faults = faults_of(self.folder / self.db)
         with Store.open(self.folder / self.db, mode="write") as store:
             sizes = {cell.key: cell.bs for cell in store.planned(self.id)}
             rows, results = store.trials(self.id), store.results(self.id)
@@ -312,7 +321,7 @@ class Sweep:
         harmed = [row for row in rows if row.status != "ok"]
         reasons = [(row.status, row.reason) for row in harmed]
         problems = {
-            f"db check: {faults}": faults,
+            f"damage: {faults}": faults,
             f"lost: {lost}": lost,
             f"counted twice: {twice}": twice or len(rows) != len(trials),
             f"harmed by {self.harmed} faults: {reasons}": (

@@ -157,7 +157,7 @@ def unexpected(error: Exception) -> str:
     do."""
     return (
         f"unexpected {type(error).__name__} at {place_of(error)}: {one_line(error, 300)}\n"
-        "EFFBENCH_DEBUG=1 shows the traceback; `effbench db check` finds damaged rows of a database"
+        "EFFBENCH_DEBUG=1 shows the traceback"
     )
 
 

@@ -75,10 +75,6 @@ _EXPLANATIONS = {
 }
 
 
-class DamagedError(StoreError):
-    """The file of a SQLite database is damaged."""
-
-
 class EmptyError(StoreError):
     """The database has no tables yet."""
 
@@ -324,7 +320,7 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError
     if "disk I/O" in text and not Path(name).exists():
         return moved(name)
     if re.search(_DAMAGE, text.lower()):
-        return DamagedError(f"{name} is damaged; restore a copy ({text})")
+        return StoreError(f"{name} is damaged; restore a copy ({text})")
     for pattern, meaning in _EXPLANATIONS.items():
         if re.search(pattern, text.lower()):
             return StoreError(f"{name} {meaning} ({text})")

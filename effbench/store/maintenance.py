@@ -1,5 +1,4 @@
-"""Upgrade a database to this version's schema (`effbench db upgrade`), and check that its file and
-its samples are undamaged (`effbench db check`).
+"""Upgrade a database to this version's schema (`effbench db upgrade`).
 
 An upgrade compares the tables with their declarations, so that a new column needs no migration.
 """
@@ -9,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -20,11 +18,9 @@ from effbench.store import connect, schema
 from effbench.store.schema import (
     HEAD_REVISION,
     METADATA,
-    SAMPLE,
     SWEEP,
 )
 from effbench.store.trials import rebuild_results
-from effbench.store.values import decode_samples
 
 #: Tables that earlier versions had.
 FORMER = {"acknowledgement", "calibration"}
@@ -170,61 +166,3 @@ def back_up(file: Path, copy: Path) -> None:
     source = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
     with closing(source), closing(sqlite3.connect(copy)) as target:
         source.backup(target)
-
-
-def check(url: str | os.PathLike[str]) -> list[str]:
-    """Return one line for each fault of the database; an empty list if it has none. Changes
-    nothing.
-
-    Checks the file's structure, types, constraints and foreign keys, and the content of samples.
-    Raises StoreError and SchemaError if the database cannot be opened, DamagedError if its file is
-    damaged: rows read from it are unreliable.
-    """
-    with connect.connected(url) as connection:
-        name = connect.name_of(connection)
-        current = connect.revision(connection)
-        if current is None:
-            return [f"{name} is empty"]
-        connect.require_head(current, name)
-        faults: list[str] = []
-        if connection.dialect.name == "sqlite":  # PostgreSQL guarantees its constraints
-            require_undamaged(connection)
-            faults += broken_references(connection)
-            for table in METADATA.sorted_tables:  # an error tells that a column is missing
-                connection.execute(sa.select(table).limit(1)).all()
-        return faults + damaged_samples(connection)
-
-
-def require_undamaged(connection: sa.Connection) -> None:
-    """Raise DamagedError if the SQLite file is damaged, or holds values that are not allowed."""
-    try:
-        lines = connection.exec_driver_sql("PRAGMA integrity_check").scalars()
-        text = "\n".join(lines)
-    except sa.exc.DatabaseError as error:
-        text = str(error.orig)
-    damage = [line for line in text.splitlines() if line != "ok" and not line.startswith("***")]
-    if damage:
-        what = f"{connect.name_of(connection)} is damaged; restore a copy"
-        raise connect.DamagedError("\nSQLite: ".join([what, *damage]))
-
-
-def broken_references(connection: sa.Connection) -> list[str]:
-    """Return a line for each kind of reference to missing rows."""
-    rows = connection.exec_driver_sql("PRAGMA foreign_key_check")
-    broken = Counter((row.table, row.parent) for row in rows)
-    return [
-        f"{number} rows of {table} refer to missing rows of {other}"
-        for (table, other), number in broken.items()
-    ]
-
-
-def damaged_samples(connection: sa.Connection) -> list[str]:
-    """Return a line for each sample that cannot be read."""
-    query = sa.select(SAMPLE).order_by(*SAMPLE.primary_key)
-    faults = []
-    for row in connection.execute(query.execution_options(yield_per=1000)):
-        try:
-            decode_samples(row.data, row.stored)
-        except StoreError as error:
-            faults.append(f"{error} (sample trial_id {row.trial_id}, timer {row.timer})")
-    return faults

@@ -194,7 +194,6 @@ class Store(connect.Database):
 
     # --- the file
 
-    check = staticmethod(maintenance.check)
     upgrade = staticmethod(maintenance.upgrade)
 
     def finish_log(self) -> None:

@@ -309,7 +309,7 @@ def samples(connection: sa.Connection, trial_id: int) -> dict[str, Samples]:
 def _decoded(row: sa.RowMapping) -> Samples:
     """Return the samples of a row of `sample`. Raises StoreError if they are damaged."""
     timer = one_line(row["timer"], 40)
-    name = f"samples (timer {timer} of trial {row['trial_id']}, see `effbench db check`)"
+    name = f"samples (timer {timer} of trial {row['trial_id']})"
     return decode_samples(row["data"], row["stored"], name)
 
 

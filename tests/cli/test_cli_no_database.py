@@ -19,7 +19,6 @@ READERS = (
     "baseline rm main",
     "history",
     "advise mode",
-    "db check",
     "db upgrade",
 )
 

@@ -62,7 +62,6 @@ COMMANDS = [
     ("history",),
     ("history", "--format", "markdown"),
     ("advise", "mode", "--bs", "8"),
-    ("db", "check"),
     ("baseline", "set", "main", "last", "--note", EVIL),
     ("baseline", "rm", "main"),
 ]

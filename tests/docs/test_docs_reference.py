@@ -9,9 +9,10 @@ from collections import Counter
 
 import pages
 import pytest
+from made_sweeps import faults
 
 from effbench.store import Store
-from effbench.store.maintenance import check, upgrade
+from effbench.store.maintenance import upgrade
 from effbench.store.source import opened
 from effbench.store.transfer import copy
 
@@ -50,7 +51,7 @@ def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
 def test_references_have_no_faults(path, tmp_path):
     copied = str(shutil.copy(path, tmp_path))
     upgrade(copied)
-    assert check(copied) == []
+    assert faults(copied) == []
 
 
 @pytest.mark.parametrize("path", sorted(TABLES.REFERENCE.iterdir()), ids=lambda path: path.name)

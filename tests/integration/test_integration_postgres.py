@@ -30,7 +30,6 @@ def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):
             admin.execute(f"ALTER DATABASE {admin.info.dbname} SET {setting}")
     assert outcomes(odd, postgres) == ["imported"] * 3
     assert whole.contents(postgres) == whole.contents(odd)
-    assert Store.check(postgres) == []
     assert outcomes(odd, postgres) == ["already there"] * 3
     for number, source in enumerate((postgres, whole.export(postgres, tmp_path / "x.db"))):
         back = tmp_path / f"back{number}.db"
@@ -105,7 +104,6 @@ def test_of_two_imports_at_once_the_second_waits(odd, postgres, meanwhile, monke
         assert outcomes(odd, postgres, sweeps=[one]) == ["imported"]
         assert found.pop().result() == [outcome]
     assert len(whole.contents(postgres)["claim_verdict"]) == 1
-    assert Store.check(postgres) == []
 
 
 def test_the_second_of_two_upgrades_finds_nothing_to_do(postgres, meanwhile, monkeypatch):
@@ -152,7 +150,6 @@ def test_no_command_shows_the_password_of_a_server(own_postgres, tmp_path, monke
         "history",
         "advise mode tiny --stored",
         "claims",
-        "db check",
         "db upgrade",
         "report --out site",
         "export --out x.csv",

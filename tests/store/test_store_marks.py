@@ -2,7 +2,7 @@
 
 import pytest
 import whole_sweeps as whole
-from made_sweeps import a_cell, sql
+from made_sweeps import a_cell, faults, sql
 from older_schemas import lower_to_0010
 
 from effbench.store import HEAD_REVISION, Store
@@ -49,7 +49,7 @@ def older(path, made):
 
 def test_noisy_trials_become_ok_and_marked(older):
     assert Store.upgrade(older) == ("0010", HEAD_REVISION)
-    assert Store.check(older) == []
+    assert faults(older) == []
     trials = {
         row["mode"]: (row["status"], row["reason"], row["disturbance"])
         for row in whole.trials_of(older)

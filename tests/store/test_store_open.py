@@ -101,7 +101,6 @@ def test_a_database_of_another_program(tmp_path, statement):
         Store.open,
         partial(Store.open, mode="write"),
         Store.upgrade,
-        Store.check,
         lambda path: opened(path).__enter__(),
     ],
 )
@@ -179,7 +178,6 @@ def test_a_read_only_folder_can_be_read_and_not_written(read_only, unprivileged)
     path = read_only / "x.db"
     with Store.open(path) as store:
         assert [sweep.cells for sweep in store.sweeps()] == [1]
-    assert Store.check(path) == []
     assert len(list(read_only.iterdir())) == 6
     for name in ("x.db", "new.db"):
         assert "permissions" in refused(read_only / name, "write")

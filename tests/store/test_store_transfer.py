@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import whole_sweeps as whole
-from made_sweeps import loosen, sql
+from made_sweeps import faults, loosen, sql
 from older_schemas import AFTER_0006, AFTER_0010, lower_to
 from whole_sweeps import export, ids_of, outcomes, take
 
@@ -37,7 +37,7 @@ def test_everything_arrives_once(odd, tmp_path, target):
     assert outcomes(source, target) == ["imported"] * 3
     assert whole.contents(target) == whole.contents(odd)
     assert outcomes(source, target) == ["already there"] * 3
-    assert Store.check(target) == []
+    assert faults(target) == []
     with Store.open(target) as store:
         assert all(sweep.imported_at for sweep in store.sweeps())
     assert [path.name for path in folder.iterdir()] == ["x.db"], "reading leaves nothing behind"
@@ -127,7 +127,7 @@ def test_a_grown_sweep_replaces_its_older_copy(empty_db, tmp_path, target):
         assert [baseline.sweep_id for baseline in store.baselines()] == [sweep_id]
         store.remove_baseline("main")
     assert whole.contents(target) == whole.contents(source)
-    assert Store.check(target) == []
+    assert faults(target) == []
     assert outcomes(early, target) == ["already there"], "the early file takes nothing back"
     assert whole.contents(target) == whole.contents(source)
 
@@ -166,7 +166,7 @@ def test_a_database_of_an_earlier_version(source, target):
     before = Path(source).read_bytes()
     assert outcomes(source, target) == ["imported"] * 3
     assert Path(source).read_bytes() == before
-    assert Store.check(target) == []
+    assert faults(target) == []
     Store.upgrade(source)
     assert whole.contents(target) == whole.contents(source)
 
@@ -218,7 +218,7 @@ def test_what_is_forged_is_refused(statement, reason, loosened, tmp_path, target
     refused = [arrival.reason for arrival in arrivals if arrival.outcome == "refused"]
     assert any(reason in said for said in refused), refused
     assert all(said.isprintable() and len(said) < 400 for said in refused)
-    assert Store.check(target) == []
+    assert faults(target) == []
 
 
 @pytest.mark.parametrize("name", ["../../x", "", "x\x1b[2J", "-x", "x" * 65])
@@ -240,18 +240,13 @@ def test_an_id_that_is_none(name, source, target):
 BOMB = zlib.compress(bytes(10**7), 9)
 
 
-@pytest.mark.parametrize(
-    ("blob", "said"), [("x'00'", "damaged samples"), (f"x'{BOMB.hex()}'", "does not hold 20")]
-)
-def test_the_content_of_samples_is_checked_when_it_is_read(blob, said, source, target):
+@pytest.mark.parametrize("blob", ["x'00'", f"x'{BOMB.hex()}'"], ids=["empty", "bomb"])
+def test_the_content_of_samples_is_checked_when_it_is_read(blob, source, target):
     """Inflated no further than their number."""
     of_sample = "WHERE trial_id = 1 AND timer = 'latency_ms'"
     sql(source, f"UPDATE sample SET data = CAST({blob} AS BLOB) {of_sample}")
     assert take(source, target)[0].outcome == "imported"
-    (line,) = Store.check(target)
-    assert said in line
-    assert "trial_id 1, timer latency_ms" in line
-    damaged = pytest.raises(StoreError, match=r"latency_ms of trial 1, see .*db check")
+    damaged = pytest.raises(StoreError, match=r"latency_ms of trial 1\): .*does not hold 20")
     with Store.open(target) as store, damaged:
         store.samples(1)
 

@@ -1,11 +1,10 @@
-"""`Store.check`, `Store.upgrade`, and the schema, which changes with its revision, never without
-it."""
+"""`Store.upgrade`, and the schema, which changes with its revision, never without it."""
 
 from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
-from made_sweeps import sql
+from made_sweeps import faults, sql
 from older_schemas import AFTER_0006, AFTER_0010, lower_to, lower_to_0010
 from sqlalchemy.dialects import sqlite
 
@@ -33,32 +32,15 @@ def filled(path, store, cell, here, begin):
     return path
 
 
-@pytest.mark.parametrize(
-    ("statement", "said"),
-    [
-        ("UPDATE sample SET data = x'00' WHERE trial_id = 1", "damaged samples"),
-        ("DELETE FROM trial WHERE id = 1", "1 rows of sample refer to missing rows of trial"),
-        ("DELETE FROM environment", "refer to missing rows of environment"),
-    ],
-)
-def test_problems_are_named(filled, statement, said):
-    before = filled.read_bytes()
-    assert Store.check(filled) == []
-    assert filled.read_bytes() == before
-    sql(filled, statement)
-    assert any(said in problem for problem in Store.check(filled))
-
-
 def test_upgrade_fills_an_empty_database_and_leaves_a_current_one(tmp_path, filled):
     with pytest.raises(StoreError, match="no database at"):
         Store.upgrade(tmp_path / "nowhere.db")
     assert not (tmp_path / "nowhere.db").exists()
     empty = tmp_path / "x.db"
     empty.touch()
-    assert Store.check(empty) == [f"{empty} is empty"]
     for path, before in ((empty, None), (filled, HEAD_REVISION)):
         assert Store.upgrade(path) == (before, HEAD_REVISION)
-        assert Store.check(path) == []
+        assert faults(path) == []
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
@@ -67,7 +49,7 @@ def test_an_upgrade_is_all_or_nothing(older, monkeypatch, is_whole):
         Store.open(older)
     if is_whole:
         assert Store.upgrade(older) == ("0010", HEAD_REVISION)
-        assert Store.check(older) == []
+        assert faults(older) == []
     else:
         monkeypatch.setattr(maintenance, "rebuild_results", Mock(side_effect=RuntimeError("power")))
         with pytest.raises(RuntimeError, match="power"):
@@ -84,7 +66,7 @@ def test_a_database_of_the_first_revision_is_upgraded(filled, cell):
     lower_to(filled, "0006", f"{AFTER_0010} {AFTER_0006}")
     sql(filled, "ALTER TABLE result RENAME COLUMN relative_memory TO memory_ratio")
     assert Store.upgrade(filled) == ("0006", HEAD_REVISION)
-    assert Store.check(filled) == []
+    assert faults(filled) == []
     with Store.open(filled, mode="write") as store:
         assert [result.relative_memory for result in store.results()] == [1.0, 1.0]
         (sweep,) = store.sweeps()
