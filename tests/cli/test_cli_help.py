@@ -56,6 +56,4 @@ def test_what_it_names_exists():
     text = overview()
     for page in re.findall(r"docs/[\w/-]+\.md", text):
         assert (shipped("conf").parent / page).is_file()
-    for mode in re.search(r"mode= takes (.*) \.\.\.", text)[1].split(", "):
-        assert (shipped("conf") / "mode" / f"{mode}.yaml").is_file()
     assert set(re.findall(r"`effbench (\w+)`", text)) <= COMMANDS.keys()

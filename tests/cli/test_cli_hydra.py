@@ -11,7 +11,6 @@ from effbench.store import Store
     [
         ("--hydra-help", ["Hydra"]),
         ("-c job bs=3 model=tiny env.FOO=1", ["bs: 3", "name: tiny", "FOO: 1", "rounds: 5"]),
-        ("bs=3 --multirun --cfg=job mode=default", ["bs: 3", "name: default"]),
         ("--version", [f"effbench {effbench.__version__}"]),
         ("-sc install=bash", ["hydra_bash_completion"]),
     ],

@@ -63,19 +63,6 @@ def test_an_export_is_written_to_a_pipe(odd, capfdbinary):
     assert capfdbinary.readouterr().out.startswith(b"SQLite")
 
 
-def test_a_file_of_another_kind(run):
-    Path("results.csv").write_bytes(b"model,bs\n")
-    refused(run("import", "results.csv", "--db", "other.db"), "results.csv is not a database")
-
-
-def test_straight_into_another_database(odd, run):
-    assert run("import", odd, "--db", "one.db", "--sweep", "last")[0] == 0
-    assert len(whole.contents("one.db")["sweep"]) == 1
-    unknown = run("import", odd, "--db", "two.db", "--sweep", "nowhere")
-    refused(unknown, "no sweep 'nowhere'", code=3)
-    assert not Path("two.db").exists()
-
-
 def test_a_damaged_file_or_a_refused_sweep_does_not_keep_the_others_away(odd, run):
     Path("b.db").write_bytes(odd.read_bytes()[:5000])
     code, said, err = run("import", "b.db", odd, "nowhere", "--db", "x.db")
@@ -109,6 +96,7 @@ REFUSALS = [
     ("import ODD --db ODD", "is the target itself; give another database with --db", 2),
     ("import link.db --db ODD", "link.db is the target itself", 2),
     (f"import {SERVER} --db {SERVER.replace('postgresql', 'postgres')}", "is the target itself", 2),
+    ("import ODD --sweep nowhere", "no sweep 'nowhere'", 3),
     ("import blank.db", "holds no sweep yet", 3),
     ("export --db ODD --format parquet", "writes a binary file; add --out FILE.parquet", 2),
     ("export --db ODD --out empty/x.db", "cannot write empty/x.db", 2),

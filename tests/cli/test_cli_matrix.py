@@ -1,6 +1,9 @@
 """exclude and --dry-run on the command line."""
 
+import shutil
+
 import pytest
+from made_sweeps import sql
 
 from effbench.store import Store
 
@@ -71,6 +74,14 @@ def test_excluded_cells_do_not_run(ran):
 def test_the_plan_of_a_sweep_to_resume(ran, words, said):
     done = ran.run("-m", "resume=last", *words.split(), "--dry-run")
     assert said in done.out + done.err
+
+
+def test_other_software_runs_all_again(ran):
+    old = shutil.copy(ran.db, ran.folder / "old.db")
+    sql(old, "UPDATE sweep SET host = replace(host, (SELECT id FROM environment), 'other')")
+    sql(old, "UPDATE trial SET environment_id = 'other'")
+    done = ran.run("-m", "resume=last", "db=old.db", "--dry-run")
+    assert "software has changed since the recorded trials: all cells run again\n" in done.out
 
 
 @pytest.mark.parametrize(

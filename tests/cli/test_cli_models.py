@@ -17,6 +17,11 @@ def test_models_are_listed_and_searched(cli):
     assert cli.run("models", "no-such-model").code == 3
 
 
+def test_two_libraries_with_the_same_name_are_told_apart(cli):
+    done = cli.sweep("model=torchvision,timm", "model.arch=resnet18", "mode=eager", "--dry-run")
+    assert "2 cells × 1 round" in done.out, done
+
+
 @pytest.mark.extra("timm")
 def test_names_and_overrides_stay_whole_in_a_narrow_terminal(effbench, monkeypatch):
     monkeypatch.setattr("effbench.core.terminal.PLAIN_WIDTH", 80)

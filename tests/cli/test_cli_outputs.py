@@ -134,7 +134,6 @@ def test_pipes_and_devices_are_written_directly(two, effbench):
     ("words", "out", "start"),
     [
         ([], "x.csv", b"sweep_id,"),
-        ([], "extensionless", b"sweep_id,"),
         ([], "x.parquet", b"PAR1"),
         ([], "x.db", b"SQLite"),
         (["--format", "db"], "x.csv", b"SQLite"),
@@ -151,6 +150,7 @@ def test_a_format_or_else_the_name_of_the_file_says_what_is_written(
 def test_an_unknown_extension_needs_a_format(two, effbench):
     refused(effbench("export", "--out", "x.foo"), "unknown extension .foo", ".parquet")
     assert not Path("x.foo").exists()
+    refused(effbench("export", "--out", f"{'x' * 300}.csv"), "cannot write", "name too long")
 
 
 @pytest.mark.parametrize("words", ["ls", "export", "show", "history", "report"])

@@ -13,8 +13,6 @@ from effbench.core.settings import shipped
 from effbench.run.sweep import Outcome
 from effbench.store import Store
 
-CUSTOM = ("model=custom", "model.inputs.x.shape=[3]")
-
 
 def refused(done, *said: str) -> None:
     """One or two lines on stderr that hold all of `said`, nothing on stdout."""
@@ -56,7 +54,10 @@ REFUSED = (
     ("hydra/launcher=basic", "do not override hydra/launcher"),
     ("resume=last db=elsewhere.db", "no database at elsewhere.db in the folder "),
     # settings that do not fit
-    ("model=custom model.module._target_=torch.nn.Identity", "the model has no inputs"),
+    (
+        "model=custom model.module._target_=torch.nn.Identity",
+        "the model has no inputs",
+    ),
     ("-m model=tiny training.lr=0.1,0.2", "no cell has phase=training; add phase=training"),
     ("-m protocol=quick,standard", "protocol applies to a whole sweep"),
     # commands
@@ -77,33 +78,35 @@ def test_refused_before_anything_starts(cli, line, said):
 
 
 @pytest.mark.parametrize(
-    ("words", "parts"),
+    ("words", "said"),
     [
-        ([*CUSTOM, "model.module._target_=nothere.Net"], ["no module named nothere"]),
-        ([*CUSTOM, "model.module._target_=leaves.Net"], ["leaves.Net", "exited with code 3"]),
-        ([*CUSTOM, "model.module._target_=good.value"], ["not callable"]),
         (
-            [*CUSTOM, "model.module._target_=good.Net,blocks.Net"],
-            ["have the name Net", "model.name="],
+            "model=custom model.inputs.x.shape=[3] model.module._target_=nothere.Net",
+            "no module named nothere",
         ),
-        (["model=tiny", "mode=eager", "mode.foo=1"], ["mode eager has no setting 'foo'"]),
-        (["model=tiny", "model.module.widht=16"], ["'model.module.widht': did you mean width?"]),
         (
-            ["model=torchvision", "model.arch=resnet18", "model.module.layers=1"],
-            ["resnet18 itself: model.kwargs.NAME=VALUE"],
+            "model=custom model.inputs.x.shape=[3] model.module._target_=leaves.Net",
+            "exited with code 3",
         ),
-        (["model=tiny", "executor.gpus=[97]"], ["executor.gpus names [97]"]),
-        (["model=tiny", "device=cuda"], ["device=cuda", "no GPU"]),
+        ("model=custom model.inputs.x.shape=[3] model.module._target_=good.value", "not callable"),
         (
-            ["model=tiny", "device=cpu,cuda", "exclude=[{device: cpu}]"],
-            ["device=cuda", "no GPU"],
+            "model=custom model.inputs.x.shape=[3] model.module._target_=good.Net,blocks.Net",
+            "have the name Net",
         ),
+        ("model=tiny mode=eager mode.foo=1", "mode eager has no setting 'foo'"),
+        ("model=tiny model.module.widht=16", "'model.module.widht': did you mean width?"),
+        (
+            "model=torchvision model.arch=resnet18 model.module.layers=1",
+            "resnet18 itself: model.kwargs.NAME=VALUE",
+        ),
+        ("model=tiny executor.gpus=[97]", "executor.gpus names [97]"),
+        ("model=tiny device=cuda", "no GPU"),
+        ("model=tiny device=cpu,cuda exclude=[{device:cpu}]", "no GPU"),
     ],
-    ids=lambda value: " ".join(value)[:50],
 )
-def test_refused_once_the_modules_are_known(workshop, words, parts):
+def test_refused_once_the_modules_are_known(workshop, words, said):
     """The database exists by then; no sweep does."""
-    refused(workshop.sweep(*words, "db=refused.db"), *parts)
+    refused(workshop.sweep(*words.split(), "db=refused.db"), said)
     with Store.open(workshop.folder / "refused.db") as store:
         assert store.sweeps() == []
 
@@ -119,28 +122,29 @@ def test_cells_of_a_missing_device_are_unsupported(workshop):
         (
             "model=tiny,mine",
             "name: mine\nmodule: {_target_: a.b}\ntolerance: abc\n",
-            ["model/mine.yaml: model.tolerance: expected a number above 0 or null, got 'abc'"],
+            "model/mine.yaml: model.tolerance: expected a number above 0 or null, got 'abc'",
         ),
         (
             "protocol=mine",
             "rounds: 2.5\n",
-            ["protocol/mine.yaml: protocol.rounds: expected a whole number", "got 2.5"],
+            "protocol/mine.yaml: protocol.rounds: expected a whole number",
         ),
-        ("model=tiny,mine", "name: [unclosed\nmodule: 3\n", ["mine.yaml, line 2"]),
+        ("model=tiny,mine", "- a\n- b\n", "model/mine.yaml: expected settings by name, got a list"),
+        ("model=tiny,mine", "name: [unclosed\nmodule: 3\n", "mine.yaml, line 2"),
         (
             "model=tiny,mine",
             "module: {_target_: a.Net}\ninput: {x: {}}\n",
-            ["model/mine.yaml: unknown setting model.input: did you mean inputs?"],
+            "model/mine.yaml: unknown setting model.input: did you mean inputs?",
         ),
         (
             "model=mine",
             "module: {_target_: a.Net}\ninputs: {x: {shape: ['${no}']}}\n",
-            ["inputs.x.shape[0]", "'no'"],
+            "inputs.x.shape[0]",
         ),
         (
             "mode=eager,mine",
             "_target_: a.Mode\n",
-            ["mode=mine: name is missing or no text; the YAML of a mode requires name"],
+            "mode=mine: name is missing or no text; the YAML of a mode requires name",
         ),
     ],
 )
@@ -149,7 +153,7 @@ def test_a_yaml_of_the_user_is_named(word, text, said, cli):
     own.parent.mkdir(parents=True)
     own.write_text(text)
     # python= keeps the fork server from starting
-    refused(cli.run("--config-dir=conf", "-m", "model=tiny", word, "python=/nowhere"), *said)
+    refused(cli.run("--config-dir=conf", "-m", "model=tiny", word, "python=/nowhere"), said)
 
 
 def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):
@@ -176,13 +180,15 @@ def test_text_that_the_terminal_cannot_show_does_not_end_a_command(monkeypatch):
     assert stream.read() == "\\xd7 \\udcff\n"
 
 
+AGAIN = "; resume with: effbench -m resume=20261127 'db=\"postgresql://me:***@host/x\"'"
+
+
+@pytest.mark.parametrize(("state", "hint"), [("interrupted", AGAIN), ("completed", "")])
 def test_a_second_interrupt_before_the_table_still_names_the_command_that_resumes(
-    effbench, monkeypatch
+    state, hint, effbench, monkeypatch
 ):
-    url = "postgresql://me:secret@host/x"
-    outcome = Outcome("20261127", url, "interrupted", "fail", [])
+    outcome = Outcome("20261127", "postgresql://me:secret@host/x", state, "fail", [])
     monkeypatch.setattr(launch, "hydra_sweep", lambda argv, server: outcome)
     monkeypatch.setattr("effbench.cli.show.end_of_sweep", Mock(side_effect=KeyboardInterrupt))
     done = effbench("python=x")  # needs no server
-    again = "effbench -m resume=20261127 'db=\"postgresql://me:***@host/x\"'"
-    assert (done.code, done.err) == (130, f"effbench: interrupted; resume with: {again}\n")
+    assert (done.code, done.err) == (130, f"effbench: interrupted{hint}\n")

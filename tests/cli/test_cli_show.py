@@ -3,9 +3,7 @@
 import json
 
 import pytest
-from made_sweeps import DEFAULT, EAGER, Made, a_cell, environment, steps
-
-from effbench.cli.main import run as run_cli
+from made_sweeps import DEFAULT, EAGER, a_cell, environment, steps
 
 CPU = environment(
     gpu_name=None,
@@ -25,25 +23,20 @@ OF_GPUS = (
 BUSY = {"disturbance": "host busy for 83 % of the timing"}
 
 
-def on_cpu(latency_ms, rounds=5, **more):
-    values = steps(latency_ms, 0.001)[:rounds]
-    return {"latency_ms": values, **dict.fromkeys(OF_GPUS), **more}
-
-
 @pytest.fixture
-def shown(capsys, monkeypatch, tmp_path):
+def shown(made, effbench, monkeypatch):
     """Returns a function that prints what a command says of a CPU sweep of eager and default."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 
-    def run(command, rounds=5, **default):
-        cells = {
-            a_cell(device="cpu"): on_cpu(1.0, rounds),
-            a_cell("default", device="cpu"): on_cpu(0.5, rounds, **default),
-        }
-        Made(tmp_path / "r.db").sweep(cells, env=CPU, rounds=rounds)
-        assert run_cli([*command.split(), "--db", "r.db"]) == 0
-        return capsys.readouterr().out
+    def run(command, **default):
+        on_cpu = dict.fromkeys(OF_GPUS)
+        eager = {**on_cpu, "latency_ms": steps(1.0, 0.001)}
+        faster = {**on_cpu, "latency_ms": steps(0.5, 0.001), **default}
+        cells = {a_cell(device="cpu"): eager, a_cell("default", device="cpu"): faster}
+        made.sweep(cells, env=CPU)
+        done = effbench(*command.split())
+        assert done.code == 0
+        return done.out
 
     return run
 
@@ -85,12 +78,6 @@ def test_a_metric_without_figures_has_no_table_and_no_definition(shown):
 
 def test_a_metric_is_defined(shown):
     assert "lower is better" in shown("show --metric rel_error")
-
-
-def test_one_trial_has_no_interval_and_this_is_said_once(shown):
-    text = shown("show", rounds=1)
-    assert text.lower().count("one trial: no interval") == 1
-    assert "2.00×" in text and "★" not in text
 
 
 def test_failures_are_listed_by_reason(made, effbench):

@@ -36,11 +36,8 @@ SHIPPED = re.compile(r"model=(mlp|gpt2|attention|resnet50)\b")
 
 def quick(words):
     """The words of a sweep, with a tiny model, few modes and a short protocol."""
-    kept = [
-        "model=tiny" if SHIPPED.match(word) else word
-        for word in words
-        if not word.startswith("protocol")
-    ]
+    kept = [word for word in words if not word.startswith("protocol")]
+    kept = ["model=tiny" if SHIPPED.match(word) else word for word in kept]
     kept = ["stream.high=4" if word.startswith("stream.high=128") else word for word in kept]
     kept += ["model.config.num_hidden_layers=1"] * ("model=transformers" in kept)
     kept += SMALL * ("model=llama-1b-decode" in kept)
@@ -62,15 +59,8 @@ def guided(cli_in, tmp_path_factory):
     (cli.folder / "results" / "reference").symlink_to(pages.ROOT / "results" / "reference")
     for name in ("before", "after", "nightly", "push", "first"):
         modes = "eager,default" if name == "push" else "eager"
-        words = [
-            "-m",
-            "model=tiny",
-            "model.name=mlp",
-            "bs=1,8",
-            f"mode={modes}",
-            f"sweep.name={name}",
-            *FAST,
-        ]
+        sweep = f"-m model=tiny model.name=mlp bs=1,8 mode={modes} sweep.name={name}"
+        words = [*sweep.split(), *FAST]
         assert cli.run(*words).code == 0
     cli.again = words
     assert cli.run("baseline", "set", "main", "push").code == 0

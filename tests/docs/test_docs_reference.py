@@ -60,20 +60,14 @@ def test_no_reference_names_a_path_of_a_machine(path):
 
 
 def test_the_numbers_of_claims_are_right():
+    page = " ".join(pages.pages()["explanation/claims.md"].split())
+    readme = " ".join(README.split())
+    assert f"{len(CLAIMS)} published statements" in page
+    assert f"{len(CLAIMS)} published claims" in readme
     found = Counter(row["verdict"] for row in CLAIMS)
-    page, readme = (
-        " ".join(text.split()) for text in (pages.pages()["explanation/claims.md"], README)
+    numbers = (
+        "{confirmed} were confirmed, {refuted} refuted, {depends} depend on the case, {undecided}"
+        " are undecided"
     )
-    assert (
-        f"{len(CLAIMS)} published statements" in page
-        and f"{len(CLAIMS)} published claims" in readme
-    )
-    said = (
-        f"{found['confirmed']} were confirmed, {found['refuted']} refuted,"
-        f" {found['depends']} depend on the case"
-    )
-    assert f"{said}, {found['undecided']} are undecided" in page
-    assert (
-        f"{found['confirmed']} confirmed, {found['refuted']} refuted, {found['depends']} depend"
-        in readme
-    )
+    assert numbers.format_map(found) in page
+    assert "{confirmed} confirmed, {refuted} refuted, {depends} depend".format_map(found) in readme

@@ -14,8 +14,7 @@ import pytest
 import effbench
 from effbench.cli import main as cli
 from effbench.render.site.pages import charts
-from effbench.run import pool
-from effbench.run.client import ForkServer
+from effbench.run import client, pool
 from effbench.store import Store
 
 PAGES = ("how-to/your-model.md", "how-to/train.md", "reference/modes.md", "reference/extending.md")
@@ -41,10 +40,9 @@ def here(tmp_path_factory, inductor_cache):
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", inductor_cache)
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        server = ForkServer()
-        patch.setattr(
-            pool, "ForkServer", lambda **given: ForkServer(**given) if "python" in given else server
-        )
+        server = client.ForkServer()
+        for module in (client, pool):
+            patch.setattr(module, "ForkServer", lambda **given: server)
         really_close = server.close
         server.close = lambda: None
         yield folder
@@ -97,8 +95,8 @@ SNIPPETS = [block for block in pages.blocks("python") if not pages.FILE.match(bl
 
 @pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: block.page)
 def test_python(block, results, capsys):
-    names: dict = {}
-    exec(compile(block.text, block.page, "exec"), names)
+    names = {}
+    exec(block.text, names)
     assert all(len(value) for name, value in names.items() if name in ("frame", "samples"))
 
 
@@ -110,8 +108,8 @@ def test_refusals_say_what_the_page_says(command, said, here, capsys):
 
 def test_the_figure_is_on_the_site(results, tmp_path, monkeypatch, capsys):
     (block,) = [block for block in SNIPPETS if "FIRST_CALL" in block.text]
-    names: dict = {}
-    exec(compile(block.text, block.page, "exec"), names)
+    names = {}
+    exec(block.text, names)
     monkeypatch.setattr(charts, "FIGURES", (*charts.FIGURES, names["FIRST_CALL"]))
     assert cli.run(["report", "--out", str(tmp_path / "site")]) == 0
     (page, *_) = (tmp_path / "site").glob("*/charts.html")

@@ -55,31 +55,17 @@ def fill(folder: Path) -> tuple[Made, list[str]]:
         if newest:
             plan[cells()[3]] = None
         place = environment(**OLD) if position < UPDATE else environment()
-        state = "interrupted" if newest else "completed"
-        label = EVIL[2] if newest else f"v{position}"
-        ids.append(
-            made.sweep(
-                plan,
-                env=place,
-                label=label,
-                state=state,
-            )
-        )
+        facts = {"label": f"v{position}"}
+        if newest:
+            facts = {"label": EVIL[2], "state": "interrupted"}
+        ids.append(made.sweep(plan, env=place, **facts))
     with Store.open(made.path, mode="write") as store:
         store.set_baseline("main", ids[4], EVIL[3])
-        measured = {
-            "value": 1.5,
-            "low": 1.4,
-            "high": 1.6,
-            "unit": "×",
-            "sweeps": [ids[-1]],
-        }
+        measured = {"value": 1.5, "low": 1.4, "high": 1.6, "unit": "×", "sweeps": [ids[-1]]}
         judged = {"reason": EVIL[0], "sweep_id": ids[-1], "measured": measured}
-        store.add_verdicts(
-            environment().id,
-            [
-                {"claim": "P1", "experiment": "small-batches", "verdict": "confirmed", **judged},
-                {"claim": EVIL[0], "experiment": EVIL[1], "verdict": "refuted", **judged},
-            ],
-        )
+        verdicts = [
+            {"claim": "P1", "experiment": "small-batches", "verdict": "confirmed", **judged},
+            {"claim": EVIL[0], "experiment": EVIL[1], "verdict": "refuted", **judged},
+        ]
+        store.add_verdicts(environment().id, verdicts)
     return made, ids

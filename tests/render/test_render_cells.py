@@ -80,8 +80,6 @@ def test_results_are_those_of_the_view(tmp_path):
         shown = entry["results"].get(name)
         assert (shown and shown["value"]) == value
         assert shown is None or shown["text"] == metric.format(value)
-    latency = entry["results"]["latency_ms"]
-    assert latency["low"] == result.latency_ci_low_ms
     assert entry["params"]["model.name"] == "mlp"
     assert entry["trials"] == [{"round": 0, "attempt": 0}, {"round": 1, "attempt": 1}]
     assert [timer["name"] for timer in entry["timers"]] == ["latency_ms", "period_ms", "warmup_ms"]

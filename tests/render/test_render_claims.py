@@ -57,20 +57,16 @@ def test_a_line_for_each_claim_and_machine():
         judged("Z1", "mine", statement="a | b", published="2.27x on an A100"),
         judged("Z2", "mine"),
     ]
-    found = entries(rows)
-    own = [record for record in found if record["claim"] in ("P2", "S13", "Z1", "Z2")]
-    assert [(one["claim"], one["verdict"], one["machine"]) for one in own] == [
-        ("P2", "confirmed", "H200, torch 2.13.0"),
-        ("P2", "refuted", "EPYC, torch 2.13.0"),
-        ("S13", "not measurable here", "NVIDIA H200, torch 2.11.0+cu130 (reference)"),
-        ("Z1", "confirmed", "H200, torch 2.13.0"),
-        ("Z2", "confirmed", "H200, torch 2.13.0"),
-    ]
-    assert own[1]["reason"] == "first\nsecond; measured with bs=4"
-    assert own[0]["measured"] == FIGURE
-    assert own[3]["statement"] == "a | b"
-    assert own[3]["published"] == "2.27x on an A100"
-    assert "your own experiment" in own[4]["statement"], "an earlier effbench did not keep it"
+    own = [record for record in entries(rows) if record["claim"] in ("P2", "S13", "Z1", "Z2")]
+    here, cpu, reference, mine, old = own
+    assert (here["verdict"], here["machine"]) == ("confirmed", "H200, torch 2.13.0")
+    assert here["measured"] == FIGURE
+    assert (cpu["verdict"], cpu["machine"]) == ("refuted", "EPYC, torch 2.13.0")
+    assert cpu["reason"] == "first\nsecond; measured with bs=4"
+    assert reference["verdict"] == "not measurable here"
+    assert reference["machine"] == "NVIDIA H200, torch 2.11.0+cu130 (reference)"
+    assert (mine["statement"], mine["published"]) == ("a | b", "2.27x on an A100")
+    assert "your own experiment" in old["statement"], "an earlier effbench did not keep it"
     table = claims_table(own)
-    assert [column.shown(own[0]).text for column in table.columns][3] == "1.43× [1.40, 1.47]"
+    assert table.columns[3].shown(here).text == "1.43× [1.40, 1.47]"
     assert json.loads(table.render("json"))[0]["judged_at"] == "2026-11-21T10:00:00+00:00"

@@ -90,11 +90,6 @@ def test_markdown():
         assert f"\n{line}\n" in text
 
 
-def test_nothing_to_compare():
-    assert "nothing to compare" in document().markdown()
-    assert ElementTree.fromstring(document().junit()).get("tests") == "0"
-
-
 def test_a_smaller_matrix_is_no_significant_change():
     fewer = change(Verdict.MISSING, "gpt2", STATUS, reason="not in the plan")
     assert Changes(compared=compared(SLOWER, fewer)).significant == [SLOWER]

@@ -91,13 +91,12 @@ def test_a_single_size_has_a_row_per_mode(drawn):
     assert traces[0]["error_x"]["array"][0] > 0
 
 
-@pytest.mark.parametrize(("of", "bound"), [("sample", 1 / 0.98), ("single", 1 / 0.96)])
-def test_throughput_has_the_bounds_of_the_period_or_the_latency(drawn, of, bound):
+@pytest.mark.parametrize(
+    ("of", "axis", "bound"), [("sample", "y", 1 / 0.98), ("single", "x", 1 / 0.96)]
+)
+def test_throughput_has_the_bounds_of_the_period_or_the_latency(drawn, of, axis, bound):
     eager = trace_of(drawn("throughput", "mlp", of=of), "eager")
-    if of == "single":
-        value, above = eager["x"][0], eager["error_x"]["array"][0]
-    else:
-        value, above = eager["y"][0], eager["error_y"]["array"][0]
+    value, above = eager[axis][0], eager[f"error_{axis}"]["array"][0]
     assert (value + above) / value == pytest.approx(bound)
 
 
@@ -120,17 +119,12 @@ def test_compile_seconds_cold_and_warm(drawn):
 
 
 def test_the_x_axis_is_the_swept_number_if_bs_was_not_swept(tmp_path):
-    rows = []
-    for seq in (128, 64, 256):
-        params = {"model": {"module": {"seq": seq}}, "mode": {"name": "eager"}, "bs": 1}
-        rows.append(make.row("gpt2", params=params))
-    one = device_sweep(rows)
+    swept = [{"model": {"module": {"seq": seq}}, "mode": {"name": "eager"}} for seq in (128, 64)]
+    one = device_sweep([make.row("gpt2", params=params) for params in swept])
     data = site(tmp_path, one) / one.slug / "data"
     assert content(data / "charts-index.js")["axis"] == {"label": "seq", "title": "seq"}
     points = content(data / "charts-0.js")
-    assert {(point["model"], point["x"]) for point in points} == {
-        ("gpt2 · bs=1", seq) for seq in (64, 128, 256)
-    }
+    assert [(point["model"], point["x"]) for point in points] == [("gpt2", 64), ("gpt2", 128)]
 
 
 # --- colours ---
@@ -140,7 +134,6 @@ def test_the_x_axis_is_the_swept_number_if_bs_was_not_swept(tmp_path):
     ("value", "low", "high", "tone", "text"),
     [
         (2.0, 1.9, 2.1, "heat v3 faster", "2.00×"),
-        (0.25, 0.2, 0.3, "heat v6 slower", "0.25×"),
         (2.0, 0.9, 4.4, "heat v3 faster pale", "2.00× n.s."),
         (2.0, None, None, "heat v3 faster pale", "2.00×"),
         (20.0, 19.0, 21.0, "heat v9 faster", "20.00× ↑"),

@@ -159,12 +159,7 @@ def test_the_note_names_the_cells_how_disturbed_and_what_to_do():
     assert "mlp bs=1 default bfloat16, mlp bs=1 cuda-graph bfloat16 (2 of 3 results)" in text
     assert f"for example: {WHY}" in text
     assert "\n" not in text
-
-
-@pytest.mark.parametrize(("device", "is_on_cpu"), [("cpu", True), ("cuda", False)])
-def test_the_advice_is_for_the_device(device, is_on_cpu):
-    text = marks.note(label_rows([eager(device=device, **BUSY)]))
-    assert ("threads=1" in text) is is_on_cpu
+    assert "threads=1" not in text, "that is for a CPU"
 
 
 # --- other outputs ---

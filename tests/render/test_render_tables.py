@@ -128,37 +128,24 @@ PERIOD = {"period_ms": 0.04, "period_ci_low_ms": 0.038, "period_ci_high_ms": 0.0
 TWICE = {**PERIOD, **period_speedup(2.0, 1.9, 2.1)}
 
 
-@pytest.fixture
-def both():
-    """A table in which one mode wins latency and two tie in period, which bs 8 does not have."""
+def test_latency_and_period_have_their_own_rows_winners_and_ties():
+    """One mode wins latency and two tie in period, which bs 8 does not have."""
     base = {"period_ms": 0.08, "period_ci_low_ms": 0.079, "period_ci_high_ms": 0.081}
-    graph = make.row(
-        mode="cuda-graph",
-        latency_ms=0.05,
-        speedup=2.0,
-        **TWICE,
-    )
     rows = [
         make.row(latency_ms=0.1, **base, **period_speedup(1.0, 1.0, 1.0)),
-        graph,
+        make.row(mode="cuda-graph", latency_ms=0.05, speedup=2.0, **TWICE),
         make.row(mode="default", latency_ms=0.08, speedup=1.25, compilations=1, **TWICE),
         make.row(bs=8),
         make.row(bs=8, mode="default"),
     ]
-    return speedup_table(rows, None)
-
-
-def test_latency_and_period_have_their_own_rows_winners_and_ties(both):
+    both = speedup_table(rows, None)
     assert [(row.labels["bs"], row.quantity, row.best_text) for row in both.rows] == [
         (1, "latency", "cuda-graph"),
         (1, "period", "tie: default, cuda-graph"),
         (8, "latency", "default"),
     ]
-    assert [figure.text for figure in both.rows[1].cells.values()] == [
-        "0.0800 ms",
-        "2.00×",
-        "2.00×",
-    ]
+    texts = [figure.text for figure in both.rows[1].cells.values()]
+    assert texts == ["0.0800 ms", "2.00×", "2.00×"]
     assert ONE_COMPILATION in both.legend()
 
 
