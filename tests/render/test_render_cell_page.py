@@ -86,7 +86,7 @@ def test_a_failure_and_its_way_to_other_modes(visit, made):
     assert one.texts("#errors pre") == ["Trace\nboom"]
     assert one.page.locator("#samples").count() == 0
     one.page.locator("#cell a", has_text="other modes").click()
-    until(one.page, "document.querySelectorAll('#grid tbody tr').length === 3")
+    until(one.page, "document.querySelectorAll('#grid tbody tr').length === 4")
     one.page.locator(f"#grid a[href='cell.html#cell={key[:16]}&env={LATER.id}']").first.click()
     until(one.page, shows(key))
 
