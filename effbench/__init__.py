@@ -16,6 +16,7 @@ _ERRORS = (
     "EffbenchError",
     "UsageError",
     "ConfigError",
+    "InterpreterError",
     "ResumeError",
     "StoreError",
     "SchemaError",

@@ -168,6 +168,7 @@ def test_public_names():
     errors = {
         "Config",
         "Effbench",
+        "Interpreter",
         "NothingFound",
         "Resume",
         "Schema",
