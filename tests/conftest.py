@@ -261,18 +261,31 @@ class LastingServer(ForkServer):
 
 @contextlib.contextmanager
 def lasting_servers(folder: Path) -> Iterator[None]:
-    """Commands that need a fork server get the lasting one of the folder."""
+    """Commands that need a fork server get the lasting one of the folder; for another folder one
+    until the command ends, and not a new one each round."""
     from effbench.cli import doctor
     from effbench.run import client, pool
 
+    elsewhere: dict[str, LastingServer] = {}
+
     def start(**options):
-        is_own = {"python", "folder"} & options.keys() or not options.get("preload", True)
-        return ForkServer(**options) if is_own else LastingServer.of(folder)
+        if "python" in options or not options.get("preload", True):
+            return ForkServer(**options)
+        place = options.get("folder")
+        if place is None:
+            return LastingServer.of(folder)
+        if place not in elsewhere or elsewhere[place].dead:
+            elsewhere[place] = LastingServer(**options)
+        return elsewhere[place]
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (doctor, pool, client):
             patch.setattr(module, "ForkServer", start)
-        yield
+        try:
+            yield
+        finally:
+            for server in elsewhere.values():
+                server.end()
 
 
 def state_of(place: SearchPathElement) -> tuple[str, ...]:

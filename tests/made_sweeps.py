@@ -145,8 +145,6 @@ def begun(store: Store, plan: list[Cell], **changed: Any) -> str:
         "command": [],
         "overrides": [],
         "protocol": {"name": "standard", "rounds": 5},
-    }
-    facts |= {
         "baseline_mode": "eager",
         "seed": 0,
         "git_revision": None,

@@ -43,39 +43,23 @@ def test_passes(): pass
 }
 
 
-@pytest.fixture
-def outcomes(tmp_path):
-    """Runs TESTS without timm; returns the last lines of what pytest prints."""
+@pytest.mark.parametrize(
+    ("ci", "outcomes"),
+    [("", "2 failed, 1 passed, 6 skipped"), ("true", "6 failed, 1 passed, 2 errors")],
+)
+def test_a_missing_package_skips_its_tests_and_in_ci_fails_them(tmp_path, ci, outcomes):
     for name, text in {**TESTS, "sitecustomize.py": HIDDEN}.items():
         (tmp_path / name).write_text(text)
-
-    def run(**variables):
-        folders = [
-            str(tmp_path),
-            str(Path(__file__).parent),
-            *filter(None, [os.environ.get("PYTHONPATH")]),
-        ]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), **variables}
-        words = "-m pytest -p conftest -rs -q --color=no -p no:cacheprovider"
-        done = subprocess.run(
-            [sys.executable, *words.split(), "--continue-on-collection-errors", "."],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout
-
-    return run
-
-
-def test_a_missing_package_skips_its_tests(outcomes):
-    said = outcomes(CI="")
-    assert "needs timm: pip install 'effbench[models]'" in said, said
-    assert "2 failed, 1 passed, 6 skipped" in said, said
-
-
-def test_in_ci_it_fails_them(outcomes):
-    said = outcomes(CI="true")
-    assert "6 failed, 1 passed" in said and "2 errors" in said and "skipped" not in said, said
+    folders = [str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    variables = {"PYTHONPATH": os.pathsep.join(folders), "CI": ci}
+    words = "-m pytest -p conftest -rs -q --color=no --continue-on-collection-errors"
+    done = subprocess.run(
+        [sys.executable, *words.split(), "-p", "no:cacheprovider", "."],
+        cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcomes in done.stdout, done.stdout
+    assert ("needs timm: pip install 'effbench[models]'" in done.stdout) == (ci == "")

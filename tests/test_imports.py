@@ -133,28 +133,18 @@ def loaded_by(statement: str) -> set[str]:
         ("import effbench", {"torch", "pandas", "numpy", "hydra", "sqlalchemy", "plotly", "rich"}),
         ("import effbench.cli.main", {"torch", "pandas", "hydra", "sqlalchemy", "plotly"}),
         (
-            "import effbench.cli.show, effbench.cli.ls, effbench.cli.db",
-            {"torch", "pandas", "hydra", "plotly"},
-        ),
-        (
-            ("from effbench.cli import export, history, report; import effbench.render.site.build"),
-            {"torch", "pandas", "hydra", "plotly"},
-        ),
-        (
-            "import effbench.cli.models",
+            "from effbench.cli import db, doctor, export, history, ls, models, report, show;"
+            " import effbench.render.site.build",
             {"torch", "pandas", "hydra", "plotly", "timm", "transformers"},
         ),
-        ("import effbench.cli.doctor", {"torch", "pandas", "hydra", "plotly", "scipy"}),
         ("import effbench.config.launch", {"torch", "pandas", "plotly"}),
         (
             "import effbench.claims.definition as d; d.shipped_verdicts()",
             {"torch", "pandas", "hydra", "sqlalchemy"},
         ),
         (
-            (
-                "from effbench.core import buckets, message, processes, streams; import"
-                " effbench.models.spec"
-            ),
+            "from effbench.core import buckets, message, processes, streams;"
+            " import effbench.models.spec",
             {"torch", "numpy", "hydra"},
         ),
     ],

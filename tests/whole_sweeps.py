@@ -107,15 +107,15 @@ def sweep(
 ) -> str:
     """A completed sweep in two environments, some rounds tried again."""
     noise = random.Random(seed)
-    facts = {"label": ODD_TEXT[2], "command": ["-m", *ODD_TEXT], "overrides": ["bs=1", *ODD_TEXT]}
-    facts |= {
+    overrides = ["bs=1", *ODD_TEXT]
+    facts = {
+        "label": ODD_TEXT[2],
+        "command": ["-m", *ODD_TEXT],
+        "overrides": overrides,
         "protocol": {"name": "quick", "limit": math.inf},
         "seed": 2**40 + seed,
         "host": {"hostname": ODD_TEXT[1]},
-    }
-    facts |= {
-        "cell_overrides": {cells()[0].key: ["bs=1", *ODD_TEXT]},
-        "git_revision": None,
+        "cell_overrides": {cells()[0].key: overrides},
         **changed,
     }
     sweep_id = begun(store, cells(), name=name, rounds=rounds, **facts)

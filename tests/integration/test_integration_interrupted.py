@@ -6,7 +6,6 @@ import pty
 import re
 import signal
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,75 +18,77 @@ MATRIX = (
     "model=custom",
     "model.module._target_=mischief.Base,mischief.Waits",
     "model.inputs.x.shape=[4]",
-    "bs=1,2",
-    "protocol.rounds=2",
+    "bs=1,2,3,4",
 )
 TRIALS = 8
 
 
 @pytest.fixture
-def waiting(cli, start_waiting):
-    return partial(start_waiting, *cli.tiny, *MATRIX)
+def cli(cli_in, tmp_path):
+    """`effbench` in an empty folder; what is run in this process runs on the shared fork server."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return cli_in(folder, imports=False)
 
 
-def recorded(cli) -> tuple[str, list[tuple[str, int]]]:
+@pytest.fixture
+def go(workshop):
+    """On the shared fork server nothing waits."""
+    path = workshop.folder / "go"
+    path.touch()
+    yield
+    path.unlink()
+
+
+def recorded(db: Path) -> tuple[str, list[tuple[str, int]]]:
     """The only sweep's state, and (cell key, round) of its trials."""
-    with Store.open(cli.db) as store:
+    with Store.open(db) as store:
         (sweep,) = store.sweeps()
         return sweep.state, [(trial.cell_key, trial.round) for trial in store.trials(sweep.id)]
 
 
-def finish(cli, before: list[tuple[str, int]]) -> None:
-    """Resume to the end: every trial once, those from before among them."""
-    (cli.folder / "go").touch()
-    done = cli.run("-m", "resume=last")
-    assert done.code == 0, done
-    state, after = recorded(cli)
-    assert state == "completed"
-    assert after[: len(before)] == before
-    assert len(after) == len(set(after)) == TRIALS
-    assert {row["status"] for row in results_of(cli.db)} == {"ok"}
+def read_to_the_end(terminal: int) -> bytes:
+    """Return all that is shown on a terminal until its other end is closed."""
+    shown = b""
+    while True:
+        try:
+            shown += os.read(terminal, 4096)
+        except OSError:  # Linux says EIO
+            return shown
 
 
-def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(cli, waiting):
-    process = waiting()
-    sweep_id = info_of(cli.db).id
-    compiled = cli.cache / sweep_id / "environment" / "cell" / "kernel"
-    compiled.parent.mkdir(parents=True)
-    compiled.touch()
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "")
-    state, before = recorded(cli)
-    assert state == "interrupted"
-    assert len(before) < TRIALS
-    assert f"interrupted; resume with: effbench -m resume={sweep_id}\n" in out
-    assert compiled.exists(), "what was compiled is kept for resume"
-    finish(cli, before)
-    assert list(cli.cache.iterdir()) == []
-
-
-def test_ctrl_c_on_a_terminal(cli, waiting):
+def test_ctrl_c_on_a_terminal_keeps_what_is_done_and_resume_goes_on(cli, start_waiting, go):
     terminal, end = pty.openpty()
     try:
-        process = waiting(stdin=end, stdout=end, stderr=end, env={"TERM": "xterm"})
+        streams = {"stdin": end, "stdout": end, "stderr": end}
+        process = start_waiting(*cli.tiny, *MATRIX, env={"TERM": "xterm"}, **streams)
         os.close(end)
+        sweep_id = info_of(cli.db).id
+        compiled = cli.cache / sweep_id / "environment" / "cell" / "kernel"
+        compiled.parent.mkdir(parents=True)
+        compiled.touch()
         os.killpg(process.pid, signal.SIGINT)
-        shown = b""
-        while True:
-            try:
-                shown += os.read(terminal, 4096)
-            except OSError:  # the other end is closed: Linux says EIO
-                break
+        shown = read_to_the_end(terminal)
     finally:
         os.close(terminal)
     assert process.wait(60) == 130
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-    assert "interrupted; resume with: effbench -m resume=" in text
+    assert f"interrupted; resume with: effbench -m resume={sweep_id}" in text
     assert "Traceback" not in text
     assert all(part in shown for part in (b"\x1b[", b"trials", b"Base")), "live and coloured"
     assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor is back"
-    assert recorded(cli)[0] == "interrupted"
+    state, before = recorded(cli.db)
+    assert state == "interrupted"
+    assert len(before) < TRIALS
+    assert compiled.exists(), "what was compiled is kept for resume"
+    done = cli.run("-m", "resume=last")
+    assert done.code == 0, done
+    state, after = recorded(cli.db)
+    assert state == "completed"
+    assert after[: len(before)] == before
+    assert len(after) == len(set(after)) == TRIALS
+    assert {row["status"] for row in results_of(cli.db)} == {"ok"}
+    assert list(cli.cache.iterdir()) == []
 
 
 def test_ctrl_c_before_the_first_trial(cli, processes):

@@ -91,14 +91,9 @@ def test_modes_of_ones_own(workshop):
         assert "encoder.py" not in (row["reason"] or ""), "a line of Python's own is no help"
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("NotANumber", ["model.allow_nonfinite=true"]),
-        ("SeesItsEnvironment", ["env.FOO=1", "env.BAR=true", "env.PYTHONHASHSEED=0"]),
-    ],
-)
-def test_settings_of_a_cell_reach_its_trial(workshop, name, settings):
-    custom = ("model=custom", f"model.module._target_=mischief.{name}", "model.inputs.x.shape=[4]")
-    assert workshop.sweep(*custom, *settings).code == 0
-    assert {key: row["status"] for key, row in results(workshop).items()} == {(name, "eager"): "ok"}
+def test_an_output_that_is_not_finite_may_be_allowed(workshop):
+    custom = ("model=custom", "model.module._target_=mischief.NotANumber")
+    done = workshop.sweep(*custom, "model.inputs.x.shape=[4]", "model.allow_nonfinite=true")
+    assert done.code == 0
+    (row,) = results_of(workshop.db)
+    assert row["status"] == "ok"

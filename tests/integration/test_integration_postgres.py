@@ -30,11 +30,9 @@ def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):
             admin.execute(f"ALTER DATABASE {admin.info.dbname} SET {setting}")
     assert outcomes(odd, postgres) == ["imported"] * 3
     assert whole.contents(postgres) == whole.contents(odd)
-    assert outcomes(odd, postgres) == ["already there"] * 3
-    for number, source in enumerate((postgres, whole.export(postgres, tmp_path / "x.db"))):
-        back = tmp_path / f"back{number}.db"
-        assert outcomes(source, back) == ["imported"] * 3
-        assert whole.contents(back) == whole.contents(odd)
+    back = tmp_path / "back.db"
+    assert outcomes(postgres, back) == ["imported"] * 3
+    assert whole.contents(back) == whole.contents(odd)
 
 
 def test_an_import_whose_connection_breaks_begins_again(odd, postgres, monkeypatch):
@@ -91,18 +89,22 @@ def test_of_two_imports_at_once_the_second_waits(odd, postgres, meanwhile, monke
         whole.sweep(store)  # its cells and environments are there
     with Store.open(odd) as store:
         first, second, empty = whole.ids_of(store)
-    others, found = [], []
+    others, waiting = [], []
+
+    def import_one(sweep):
+        (arrival,) = whole.take(odd, postgres, sweeps=[sweep])
+        return arrival.outcome
 
     def rebuild(*arguments, **more):
         if others:
-            found.append(meanwhile(outcomes, odd, postgres, sweeps=[others.pop()]))
+            waiting.append(meanwhile(import_one, others.pop()))
         rebuild_results(*arguments, **more)
 
     monkeypatch.setattr(transfer, "rebuild_results", rebuild)
     for one, other, outcome in ((first, second, "imported"), (empty, empty, "already there")):
         others.append(other)
-        assert outcomes(odd, postgres, sweeps=[one]) == ["imported"]
-        assert found.pop().result() == [outcome]
+        assert import_one(one) == "imported"
+        assert waiting.pop().result() == outcome
     assert len(whole.contents(postgres)["claim_verdict"]) == 1
 
 
@@ -141,16 +143,12 @@ def test_no_command_shows_the_password_of_a_server(own_postgres, tmp_path, monke
     said = ""
     for command in (
         "ls",
-        "ls --failures",
         "show --why",
         "compare last last",
         "baseline set main last",
-        "baseline ls",
         "check --baseline main",
         "history",
-        "advise mode tiny --stored",
         "claims",
-        "db upgrade",
         "report --out site",
         "export --out x.csv",
         "export --out x.db",

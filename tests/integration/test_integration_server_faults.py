@@ -1,14 +1,13 @@
 """A PostgreSQL server that restarts, cuts connections or goes away: no trial is lost, none is
 recorded twice."""
 
-import random
 import threading
 import time
 
 import psycopg
 import sqlalchemy as sa
 import whole_sweeps as whole
-from made_sweeps import a_cell, begun, environment, writer
+from made_sweeps import a_cell, begun, environment
 from postgres_server import PASSWORD
 
 from effbench.core.cell import Status, Trial
@@ -40,37 +39,6 @@ def test_a_connection_that_ends_before_a_commit(own_postgres):
         (info,) = store.sweeps()
         assert (info.id, info.state, info.trials, info.cells) == (sweep, "completed", 1, 1)
         assert [list(store.samples(row.id)) for row in store.trials(sweep)] == [["x"]]
-
-
-def end_connections(admin, choices):
-    """End one of the connections of others at random; return whether there was one."""
-    connections = (
-        "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-        " AND pid != pg_backend_pid()"
-    )
-    pids = [pid for (pid,) in admin.execute(connections)]
-    if pids:
-        admin.execute("SELECT pg_terminate_backend(%s)", [choices.choice(pids)])
-    return bool(pids)
-
-
-def test_connections_that_are_ended_at_random(own_postgres):
-    choices, ended = random.Random(7), 0
-    with Store.open(own_postgres, mode="write") as store:
-        sweep = begun(store, [a_cell(bs=bs) for bs in range(1, 3)])
-        here = store.add_environment(environment(), {})
-    writers = [writer(own_postgres, sweep, here, range(first, first + 4)) for first in (0, 4)]
-    with psycopg.connect(own_postgres, autocommit=True) as admin:
-        while ended < 8 and any(one.poll() is None for one in writers):
-            ended += end_connections(admin, choices)
-            time.sleep(choices.uniform(0.02, 0.2))
-    for process in writers:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
-        assert all(line.startswith("effbench: waiting for") for line in errors.splitlines())
-    assert ended > 2
-    with Store.open(own_postgres) as store:
-        assert store.find_sweep(sweep).trials == 2 * 4 * 2
 
 
 def test_a_lock_that_lasts_longer_than_the_servers_timeout_is_waited_for(own_postgres):

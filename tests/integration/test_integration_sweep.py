@@ -1,9 +1,7 @@
 """One ordinary sweep, from the command line to the database, and everything that reads it
 afterwards."""
 
-import os
 import shlex
-import statistics
 import subprocess
 import sys
 
@@ -51,33 +49,16 @@ def test_it_ends_well_and_leaves_nothing_behind(measured):
 def test_states_of_the_sweep_and_its_results(measured):
     sweep = info_of(measured.db)
     assert (sweep.name, sweep.state, sweep.rounds, sweep.cells) == ("first", "completed", 2, 4)
-    states = {row["mode"]: (row["status"], row["trials"]) for row in results_of(measured.db)}
-    assert states == {
+    rows = {row["mode"]: row for row in results_of(measured.db)}
+    assert {mode: (row["status"], row["trials"]) for mode, row in rows.items()} == {
         "eager": ("ok", 2),
         "default": ("ok", 2),
         "reduce-overhead": ("unsupported", 1),
         "cuda-graph": ("unsupported", 1),
     }
-
-
-@pytest.fixture(scope="module")
-def rows(measured):
-    """Results by mode."""
-    return {row["mode"]: row for row in results_of(measured.db)}
-
-
-def test_speedups_come_from_pairs(rows, trials):
-    eager, default = rows["eager"], rows["default"]
-    assert eager["speedup"] == 1
-    separate = eager["latency_ms"] / default["latency_ms"]
-    assert default["separate_speedup"] == pytest.approx(separate)
-    ratios = [trial["pair_speedup"] for trial in trials["default"]]
-    assert default["speedup_from"] == "pairs"
-    assert default["speedup"] == pytest.approx(statistics.geometric_mean(ratios))
-    assert all(trial["pair_speedup"] is None for trial in trials["eager"])
-
-
-def test_a_mode_that_needs_a_gpu_has_a_reason_and_no_time(rows):
+    assert rows["eager"]["speedup"] == 1
+    assert rows["default"]["speedup"] > 0
+    assert rows["default"]["speedup_from"] == "pairs"
     assert "needs CUDA" in rows["cuda-graph"]["reason"]
     assert rows["cuda-graph"]["latency_ms"] is None
 
@@ -86,15 +67,9 @@ def test_figures_of_a_trial(trials):
     trial = trials["default"][0]
     samples = trial["samples"]["latency_ms"]
     assert len(samples) == min(trial["latency_samples"], SAMPLE_LIMIT)
-    assert trial["latency_samples"] >= 30 or trial["timing_s"] >= 0.2, (
-        "least samples, or the budget is spent"
-    )
-    median = statistics.median(map(float, samples))
-    assert trial["latency_ms"] == pytest.approx(median, rel=0.1)
     assert 0 < trial["latency_min_ms"] <= trial["latency_ms"] <= trial["latency_p95_ms"]
     assert len(trial["samples"]["warmup_ms"]) == trial["warmup_calls"] >= 10
     assert trial["wall_s"] >= trial["timing_s"] + trial["warmup_s"]
-    assert trial["period_ms"] is None, "CPU: latency only"
     assert trial["peak_host_bytes"] > 2**20
     assert 0 <= trial["rel_error"] < 1e-4
 
@@ -119,35 +94,20 @@ def test_each_cell_has_the_command_that_runs_it_again(measured):
         command = swept.command(eager.key, place.id)
     words = shlex.split(command)[1:]
     assert {"model=tiny", "bs=2", "mode=eager"} <= set(words)
-    assert measured.run(*words, "db=again.db").code == 0
-    with Store.open(measured.folder / "again.db") as store:
-        (again,) = store.planned(store.find_sweep("last").id)
-    (measured.folder / "again.db").unlink()
-    assert again.key == eager.key
 
 
-def test_resuming_a_finished_sweep_runs_nothing(measured, trials):
-    done = measured.run("-m", "resume=first")
+def test_a_sweep_writes_its_log_next_to_the_database(cli):
+    done = cli.sweep("model=tiny", "--verbose")
     assert done.code == 0, done
-    assert "all trials are already recorded" in done.out
-    with Store.open(measured.db) as store:
-        (sweep,) = store.sweeps()
-        assert (sweep.trials, sweep.state) == (sum(map(len, trials.values())), "completed")
-
-
-@pytest.mark.slow
-def test_a_sweep_without_torch_is_refused_and_results_are_shown(measured, tmp_path):
-    (tmp_path / "torch.py").write_text("raise ImportError('torch is not installed')\n")
-    env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), measured.env["PYTHONPATH"]])}
-
-    def fresh(*words):
-        process = measured.start(*words, env=env)
-        return *process.communicate(timeout=240), process.returncode
-
-    _, err, code = fresh("-m", *measured.tiny, "model=tiny", "db=none.db")
-    (measured.folder / "none.db").unlink()
-    assert (code, "torch is not installed" in err) == (2, True)
-    assert "tiny" in fresh("show")[0]
+    with Store.open(cli.db) as store:
+        sweep = store.find_sweep("last")
+    assert "-v" not in sweep.command
+    assert "--verbose" not in sweep.command
+    text = (cli.db.parent / "logs" / f"{sweep.id}.log").read_text()
+    for logged in ("composed the configurations of 1 jobs", f"sweep {sweep.id}", "tiny"):
+        assert logged in text
+        assert logged in done.err
+    assert cli.run("show", "-v").code == 0
 
 
 API = """

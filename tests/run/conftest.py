@@ -1,6 +1,7 @@
 """An executor of made-up parts."""
 
 import contextlib
+import signal
 import threading
 from collections import defaultdict
 
@@ -29,31 +30,39 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "RETRY_PAUSES_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(local, "held_driver", contextlib.nullcontext)
 
-    def build(planned=(), answer=None, *, server=None, pools=None, history=None, **given):
+    def build(
+        planned=(),
+        answer=None,
+        *,
+        server=None,
+        pools=None,
+        history=None,
+        progress=None,
+        stop=None,
+        store=None,
+        slots=None,
+        duet_rule=None,
+        executor=None,
+        **settings,
+    ):
         server = server or Server(answer)
         pools = pools or {HERE: pool_of(server)}
-        parts = {
-            "progress": Watcher(),
-            "stop": threading.Event(),
-            "store": Store(),
-            "pools": pools,
-        }
-        parts |= {name: given.pop(name) for name in parts.keys() & given.keys()}
-        slots, duet_rule = given.pop("slots", gpus(1)), given.pop("duet_rule", None)
-        executor = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **given.pop("executor", {})}
-        parts["settings"] = settings = Settings.with_defaults(
-            **{"protocol": PROTOCOL, "timeout_s": 30.0, **given}, executor=executor
-        )
+        stop = stop or threading.Event()
         for one in pools.values():
-            one.stop = parts["stop"]
+            one.stop = stop
+        given = {"protocol": PROTOCOL, "timeout_s": 30.0, **settings}
+        waits = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **(executor or {})}
+        settings = Settings.with_defaults(**given, executor=waits)
+        store = store or Store()
+        progress = progress or Watcher()
         runs = list(dict.fromkeys([*(history or {}), *(trial.run for trial in planned)]))
-        made = local.LocalExecutor(**parts)
+        made = local.LocalExecutor(settings, pools, progress, stop, store)
         made.sweep_id, made.caches, made.first_rounds = "s", tmp_path / "caches", (0,)
         made.history = defaultdict(list, history or {})
         made.speeds = defaultdict(HostSpeeds)
-        made.slots = slots
+        made.slots = slots or gpus(1)
         made.rounds = RoundsNeeded(settings, runs, made.history, duet_rule)
-        made.server, made.recorded = server, made.store.recorded
+        made.server, made.recorded = server, store.recorded
         if planned:
             made.run_trials(made.rounds.needed(planned))
         return made
@@ -84,3 +93,11 @@ def started(monkeypatch):
         pool, "ForkServer", lambda **options: made.append(Server(**options)) or made[-1]
     )
     return made
+
+
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C is handled as on a terminal, whatever started the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

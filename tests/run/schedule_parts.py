@@ -96,7 +96,7 @@ class Server(ForkServer):
         if task == "preload":
             request.end({"result": {"errors": {}}})
             return request
-        assert task == "trial"
+        assert task in ("trial", "check")
         self.envs.append(env)
         self.sent.append(payload)
         self.threads.submit(self.work, request, payload, env)

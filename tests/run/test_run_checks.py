@@ -1,122 +1,95 @@
-"""Behaviour checks from end to end: the fork server, a child per check, and checks that
-misbehave."""
+"""Behaviour checks: what the task answers, and what becomes of one that dies, hangs or is
+interrupted."""
 
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 
 import pytest
+import torch
+from schedule_parts import Server, without_result
 
 from effbench.core.cell import Status
+from effbench.core.errors import UnsupportedError
 from effbench.core.message import CheckRequest
 from effbench.run.checks import run_checks
-from effbench.run.client import ForkServer
+from effbench.worker import check
 
-pytestmark = pytest.mark.slow
-
-CHECKS = """
-import os, time
-import torch
-from effbench.core.errors import UnsupportedError
 
 def fine(device, **settings):
-    cache = os.environ["TORCHINDUCTOR_CACHE_DIR"]
-    return {
-        "device": str(device),
-        "settings": settings,
-        "seeded": torch.rand(1).item(),
-        "pid": os.getpid(),
-        "cache": cache,
-        "cache_is_there": os.path.isdir(os.path.dirname(cache)),
-    }
+    return {"device": str(device), "settings": settings, "seeded": torch.rand(1).item()}
+
 
 def unsupported(device):
     raise UnsupportedError("it needs CUDA")
 
+
 def wrong(device):
-    raise ValueError("first line\\nsecond line")
-
-def odd(device, kind):
-    return {"tensor": {"fact": torch.ones(1)}, "nothing": None}[kind]
-
-def crashes(device):
-    print("last words", flush=True)
-    os.abort()
-
-def hangs(device, pid_file=os.devnull):
-    with open(pid_file, "w") as file:
-        file.write(str(os.getpid()))
-    time.sleep(600)
-"""
+    raise ValueError("first line\nsecond line")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """One that finds the checks in its working directory; torch is loaded in each child."""
-    folder = tmp_path_factory.mktemp("checks")
-    (folder / "my_checks.py").write_text(CHECKS)
-    server = ForkServer(folder=str(folder))
-    yield server
-    server.close()
+def gives_a_tensor(device):
+    return {"fact": torch.ones(1)}
 
 
-def gather(asked, server, **more):
-    """`asked`: names of checks with their settings."""
-    requests = [
-        CheckRequest(f"my_checks.{name}", settings, device="cpu") for name, settings in asked
-    ]
-    return run_checks(requests, server, [], **more)
+def gives_nothing(device):
+    return None
 
 
-ASKED = (
-    ("fine", {"width": 3}, Status.OK, None),
-    ("unsupported", {}, Status.UNSUPPORTED, "it needs CUDA"),
-    ("crashes", {}, Status.CRASHED, "killed by SIGABRT (in running)"),
-    ("hangs", {}, Status.TIMEOUT, "not done after 10 s (in running)"),
-    ("wrong", {}, Status.ERROR, "ValueError: first line"),
-    ("odd", {"kind": "tensor"}, Status.ERROR, "TypeError: fact 'fact' is not plain JSON: "),
-    ("odd", {"kind": "nothing"}, Status.ERROR, "TypeError: a check must return a dict of facts"),
-    ("no_such", {}, Status.ERROR, "ConfigError: _target_=my_checks.no_such: my_checks has no"),
-    ("fine", {}, Status.OK, None),
+def answer_of(name, **settings):
+    request = CheckRequest(f"test_run_checks.{name}", settings, device="cpu")
+    return check.run_task(request.to_json(), lambda phase: None)
+
+
+def test_the_facts_of_a_check():
+    first, again = answer_of("fine", width=3), answer_of("fine")
+    assert (first["status"], first["reason"]) == (Status.OK, None)
+    assert first["facts"]["device"] == "cpu"
+    assert first["facts"]["settings"] == {"width": 3}
+    assert first["facts"]["seeded"] == again["facts"]["seeded"]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason"),
+    [
+        ("unsupported", Status.UNSUPPORTED, "it needs CUDA"),
+        ("wrong", Status.ERROR, "ValueError: first line"),
+        ("gives_a_tensor", Status.ERROR, "TypeError: fact 'fact' is not plain JSON: "),
+        ("gives_nothing", Status.ERROR, "TypeError: a check must return a dict of facts"),
+        ("no_such", Status.ERROR, "ConfigError: _target_=test_run_checks.no_such: test_run_checks"),
+    ],
 )
+def test_a_check_that_fails(name, status, reason):
+    answer = answer_of(name)
+    assert answer["status"] == status
+    assert answer["reason"].startswith(reason)
+    assert answer["facts"] is None
+    assert ("Traceback" in answer.get("traceback", "")) == (status == Status.ERROR)
 
 
-@pytest.fixture(scope="module")
-def outcomes(server):
-    return gather([asked[:2] for asked in ASKED], server, timeout_s=10)
+def test_a_check_that_dies_or_hangs_costs_itself_alone():
+    died = without_result(signal=signal.SIGABRT) | {"log": "last words"}
+    answers = iter([died, None, {"result": {"status": "ok"}}])
+    server = Server(lambda request, env: next(answers))
+    requests = [CheckRequest("a.check", device="cpu")] * 3
+    found = run_checks(requests, server, [], timeout_s=0.1)
+    assert [one["status"] for one in found] == ["crashed", "timeout", "ok"]
+    assert found[0]["reason"] == "killed by SIGABRT (in check)"
+    assert found[0]["log"] == "last words"
+    assert found[1]["reason"] == "not done after 0.1 s (in check)"
+    assert len(server.killed) == 1
+    folders = {payload["cache_dir"] for payload in server.sent}
+    assert len(folders) == 3, "each has its own caches"
+    assert not any(Path(folder).exists() for folder in folders)
 
 
-@pytest.mark.parametrize("place", range(len(ASKED)), ids=lambda place: ASKED[place][0])
-def test_each_check_costs_itself_alone(outcomes, place):
-    outcome, (_, _, status, reason) = outcomes[place], ASKED[place]
-    assert outcome["status"] == status
-    assert (outcome["reason"] or "").startswith(reason or "")
-    assert (outcome["facts"] is None) == (status != Status.OK)
-    assert status != Status.ERROR or "Traceback" in outcome["traceback"]
-
-
-def test_what_checks_tell(outcomes):
-    assert "last words" in outcomes[2]["log"]
-    first, again = outcomes[0]["facts"], outcomes[-1]["facts"]
-    assert first["device"] == "cpu"
-    assert first["settings"] == {"width": 3}
-    assert (first["pid"], first["cache"]) != (again["pid"], again["cache"])
-    assert first["seeded"] == again["seeded"]
-    assert first["cache_is_there"] and not Path(first["cache"]).parent.exists(), "gone afterwards"
-
-
-def test_ctrl_c_ends_the_check(server, tmp_path, wait_gone):
-    pid_file = tmp_path / "pid"
-
-    def press():
-        while not (pid_file.exists() and pid_file.read_text()):
-            time.sleep(0.01)
+def test_ctrl_c_ends_the_check(ctrl_c):
+    def press(request, env):
+        time.sleep(0.1)  # until the check is waited for
         os.kill(os.getpid(), signal.SIGINT)
 
-    threading.Thread(target=press).start()
+    server = Server(press)
     with pytest.raises(KeyboardInterrupt):
-        gather([("hangs", {"pid_file": str(pid_file)})], server)
-    wait_gone(int(pid_file.read_text()))
-    assert gather([("fine", {})], server)[0]["status"] == Status.OK
+        run_checks([CheckRequest("a.check", device="cpu")], server, [])
+    assert len(server.killed) == 1

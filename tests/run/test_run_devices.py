@@ -77,8 +77,6 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
     ("siblings", "setting", "near", "usable", "shares"),
     [
         ([], None, ["0-15"], ALL, [None]),
-        ([], "auto", [None], ALL, [list(range(1, 16))]),
-        ([], "auto", ["0-15", "0-15"], ALL, [list(range(1, 8)), list(range(8, 16))]),
         # two sockets: each GPU on its own side
         (
             [],
@@ -90,20 +88,15 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
         # near cores that we may not use: any that we may
         ([], "auto", ["8-15"], range(4), [[1, 2, 3]]),
         ([], [2, 3, 8, 9], ["0-15", "0-15"], ALL, [[2, 3], [8, 9]]),
-        ([], "auto", ["what?"], range(2), [[0, 1]]),
         # near cores that overlap in part: all share all
         ([], "auto", ["", "0-7"], ALL, [list(range(1, 8)), list(range(8, 16))]),
         # a physical core serves one GPU; the first core is spared only where a GPU has four
-        (BY_CORE, "auto", [None, None], range(8), [[0, 1, 4, 5], [2, 3, 6, 7]]),
-        (BY_CORE, "auto", [None], range(8), [[1, 2, 3, 5, 6, 7]]),
         (BY_THREAD, "auto", [None], range(8), [[2, 3, 4, 5, 6, 7]]),
-        # only one thread of some cores may be used
-        (BY_CORE, "auto", [None, None], [0, 1, 2, 3, 4], [[0, 1, 4], [2, 3]]),
         # two GPUs on each node
         (
             BY_CORE,
             "auto",
-            ["0-1,4-5"] * 2 + ["2-3,6-7"] * 2,
+            ["0-1,4-5", "0-1,4-5", "2-3,6-7", "2-3,6-7"],
             range(8),
             [[0, 4], [1, 5], [2, 6], [3, 7]],
         ),

@@ -1,15 +1,12 @@
 """What effbench writes is no change of the code, although git may track it; new default folders are
 ignored."""
 
-import datetime as dt
 import subprocess
 from pathlib import Path
 
 import pytest
 from made_sweeps import EAGER, Made
 
-from effbench.analysis.origin import current
-from effbench.core.errors import UsageError
 from effbench.core.outputs import create_folder
 from effbench.run.git import changed_files, git_changes, git_description
 from effbench.run.interpreters import HERE
@@ -59,21 +56,6 @@ def test_other_changes_make_it_dirty_and_are_named(repository, tmp_path):
     (tmp_path / "net.py").write_text("WIDTH = 3\n")
     assert git_changes(tmp_path) != before
     assert HERE.facts()["git_changed_files"] == "net.py, pages/README.md"
-
-
-def test_a_refused_re_run_names_the_changed_files(repository, tmp_path, monkeypatch):
-    clean = HERE.facts()
-    repository.sweep([EAGER])
-    monkeypatch.setattr("effbench.analysis.origin.targets", lambda cells: ["net.py:Net"])
-    since = dt.datetime.now(dt.UTC)
-    assert current(clean, "s", [], since) == HERE, "the database alone blocks nothing"
-    (tmp_path / "net.py").write_text("WIDTH = 2\n")
-    with pytest.raises(UsageError, match=r"-dirty now; the sweep ran \w+ \(uncommitted: net.py\)$"):
-        current(clean, "s", [], since)
-    dirty = HERE.facts()
-    (tmp_path / "net.py").write_text("WIDTH = 3\n")
-    with pytest.raises(UsageError, match=r"differ from those measured \(uncommitted: net.py\)"):
-        current(dirty, "s", [], since)
 
 
 def test_no_repository(tmp_path):

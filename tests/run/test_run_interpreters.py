@@ -1,20 +1,17 @@
 """Interpreters as axes: found, judged, told apart. No torch; small scripts stand for
 interpreters."""
 
-import ast
 import json
-import os
-import py_compile
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from schedule_parts import FACTS, A, B
 
 from effbench.core.cell import Environment
-from effbench.core.errors import ConfigError
+from effbench.core.errors import ConfigError, WorkerError
 from effbench.run import interpreters
 from effbench.run.client import ForkServer
 from effbench.run.interpreters import HERE, Interpreter, resolve
@@ -55,9 +52,7 @@ def test_an_interpreter_keeps_its_link_and_a_folder_does_not(script, tmp_path, m
     ("settings", "error"),
     [
         ({"python": ""}, "python= is empty; omit it, or use python=null"),
-        ({"folder": "  "}, "folder= is empty"),
         ({"python": "nothing"}, "no such program"),
-        ({"python": "bin"}, "no such program"),
         ({"folder": "bin/python"}, "no such folder"),
     ],
 )
@@ -68,15 +63,8 @@ def test_what_is_not_there(script, settings, error):
 
 
 def report(version=(3, 12), missing=(), torch="2.13.0"):
-    return json.dumps(
-        {
-            "v": 1,
-            "event": "interpreter",
-            "version": version,
-            "missing": missing,
-            "torch": torch,
-        }
-    )
+    facts = {"version": version, "missing": missing, "torch": torch}
+    return json.dumps({"v": 1, "event": "interpreter", **facts})
 
 
 @pytest.mark.parametrize(
@@ -141,24 +129,31 @@ def test_facts_lead_back_to_the_interpreter(tmp_path, monkeypatch, interpreter):
     assert Interpreter.from_facts(facts) == interpreter
 
 
-def test_a_server_keeps_bytecode_that_python_may_not_write(tmp_path):
-    module = tmp_path / "torch" / "__init__.py"
-    module.parent.mkdir()
-    module.write_text("")
-    asked = "from effbench.run.interpreters import bytecode_variables as ask; print(ask())"
-    search_path = f"{tmp_path}:{Path(interpreters.__file__).parents[2]}"
-    env = {**os.environ, "PYTHONPATH": search_path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)
+@pytest.mark.parametrize(
+    ("may_write", "has_bytecode", "is_kept"),
+    [(False, False, True), (True, False, False), (False, True, False)],
+)
+def test_a_server_keeps_bytecode_that_python_may_not_write(
+    tmp_path, monkeypatch, may_write, has_bytecode, is_kept
+):
+    torch = tmp_path / "torch.pyc"
+    if has_bytecode:
+        torch.touch()
+    spec = SimpleNamespace(cached=str(torch))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+    monkeypatch.setattr(sys, "dont_write_bytecode", not may_write)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    variables = interpreters.bytecode_variables()
+    assert bool(variables) == is_kept
+    if is_kept:
+        folder = str(tmp_path / "cache/effbench/bytecode")
+        assert variables == {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
 
-    def variables(*options: str) -> dict[str, str]:
-        done = subprocess.run(
-            [sys.executable, *options, "-c", asked], env=env, capture_output=True, text=True
-        )
-        return ast.literal_eval(done.stdout)
 
-    folder = str(tmp_path / "cache/effbench/bytecode")
-    kept = {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
-    assert variables("-B") == kept
-    assert variables() == {}, "Python writes it itself"
-    py_compile.compile(str(module))
-    assert variables("-B") == {}
+def test_a_server_of_a_cells_own_starts_with_its_variables_and_loads_nothing(script):
+    ready = """echo '{"v": 1, "event": "ready"}'; cat"""
+    path = script(report(), more=f'case "$FOO $*" in "1 "*--no-preload*) {ready};; esac')
+    with closing(ForkServer(path, preload=False, env={"FOO": "1"})) as server:
+        server.wait_ready()
+    with closing(ForkServer(path, preload=False)) as server, pytest.raises(WorkerError):
+        server.wait_ready()

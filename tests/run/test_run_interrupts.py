@@ -9,14 +9,6 @@ import pytest
 from effbench.run.interrupts import stop_on_ctrl_c
 
 
-@pytest.fixture(autouse=True)
-def ctrl_c():
-    """As Python handles it on a terminal, whatever started the tests."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize(
     ("number", "set_before", "stops"),
     [
@@ -26,7 +18,7 @@ def ctrl_c():
         (signal.SIGHUP, signal.SIG_IGN, False),  # nohup keeps the sweep running
     ],
 )
-def test_signals_that_ask_the_sweep_to_stop(number, set_before, stops):
+def test_signals_that_ask_the_sweep_to_stop(ctrl_c, number, set_before, stops):
     stop = threading.Event()
     before = signal.signal(number, set_before)
     try:

@@ -32,15 +32,6 @@ def queue_of(planned, devices=("cuda", "cpu")):
     return TrialQueue(groups_of(planned), devices)
 
 
-def test_a_cell_on_the_cpu_never_runs_next_to_one_on_a_gpu():
-    """A trial on the CPU may use every core."""
-    queue = queue_of(trials([*cell_runs(1), *cell_runs(1, device="cpu")]))
-    group = queue.take("cuda")
-    assert queue.take("cpu") is None
-    queue.finished(group)
-    assert queue.take("cpu").cell.device == "cpu"
-
-
 @pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
 @pytest.mark.parametrize(("gpus", "cpus"), [(2, 3), (0, 2)])
 def test_devices_take_turns_by_rounds(devices, gpus, cpus):
@@ -54,13 +45,6 @@ def test_devices_take_turns_by_rounds(devices, gpus, cpus):
                 queue.finished(group)
     assert queue.is_empty()
     assert order == sorted(order)
-
-
-def test_no_device_waits_for_cells_of_a_device_that_the_machine_lacks():
-    """Such cells run on any slot, and report that it is missing."""
-    queue = queue_of(trials([*cell_runs(1), *cell_runs(1, device="cpu")], 2), ("cpu",))
-    devices = [queue.take("cpu").cell.device for _ in range(2)]
-    assert sorted(devices) == ["cpu", "cuda"]
 
 
 def test_the_plan_has_a_row_for_each_mode_of_a_model():

@@ -65,12 +65,6 @@ def test_lines_of_a_sweep():
     assert took in ended
 
 
-def test_a_quiet_sweep_prints_nothing():
-    file = io.StringIO()
-    shown(file, run_one, quiet=True)
-    assert file.getvalue() == ""
-
-
 def test_cells_are_told_apart_by_their_threads():
     cells = [replace(cell_runs(1)[0].cell, threads=threads) for threads in (None, 1, 2)]
     names = run_names([CellRun(cell) for cell in cells])
@@ -79,6 +73,8 @@ def test_cells_are_told_apart_by_their_threads():
 
 
 MARKED = {"latency_ms": 2.7, "disturbance": "why"}
+
+
 FOLDER = Interpreter(folder="/before")
 
 
@@ -105,16 +101,14 @@ def test_a_terminal_that_is_closed_does_not_end_the_sweep():
     ("facts", "text"),
     [
         ({"latency_ms": 2.7}, " · ok 2.70 ms · took 1.0 s"),
-        ({**MARKED, "disturbance_kind": DisturbanceKind.HOST}, " · ok ~2.70 ms (host busy) · "),
         ({**MARKED, "disturbance_kind": DisturbanceKind.PROCESS}, " · ok ~2.70 ms (GPU shared) · "),
-        ({**MARKED, "disturbance_kind": DisturbanceKind.TOO_FEW}, " · ok ~2.70 ms (disturbed) · "),
         (
             {"latency_ms": 2.7, "compile_s": 3.0, "compile_cache": "cold"},
             "ok 2.70 ms, compiled in 3.0 s (cold cache) · ",
         ),
         ({"status": Status.ERROR, "reason": "no memory"}, " · error: no memory · took"),
     ],
-    ids=["ok", "host busy", "GPU shared", "disturbed", "compiled", "error"],
+    ids=["ok", "GPU shared", "compiled", "error"],
 )
 def test_the_line_of_a_trial(facts, text):
     def end(progress, slot, trial):

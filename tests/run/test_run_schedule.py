@@ -34,12 +34,11 @@ from effbench.run.plan import CellRun
 
 def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
     left = trials(10, 3, 5)
-    made = make(left, lambda request, env: ok(request, samples={"latency_ms": [1.0]}))
+    made = make(left)
     assert [trial for _, trial in made.progress.order] == left
     assert [(one.cell_key, one.round) for one in made.recorded] == [
         (trial.run.cell.key, trial.round) for trial in left
     ]
-    assert all(one.samples for one in made.recorded)
 
 
 def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
@@ -60,10 +59,6 @@ def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
     assert asked.keys() == {("GPU-0", "[2, 3]"), ("GPU-1", "None"), ("", "None")}
     assert asked["", "None"] == asked.total() / 2 == 8
     assert Counter(one.gpu_uuid for one in made.recorded)[None] == 8
-
-
-def test_a_trial_for_a_device_that_is_missing_reports_this_itself(make):
-    assert len(make(trials(1), slots=[CPU]).recorded) == 1
 
 
 @pytest.mark.parametrize("status", [status for status in Status if not status.is_measured])
@@ -165,23 +160,18 @@ def test_rounds_before_a_resumption_count(make, before, rounds):
     assert [one.round for one in made.recorded] == rounds
 
 
-@pytest.mark.parametrize(
-    ("modes", "baseline_mode", "expected"),
-    [
-        (("eager", "default"), "eager", {"eager": None, "default": "eager"}),
-        (("default", "cuda-graph"), "eager", {"default": None, "cuda-graph": None}),
-        (("eager", "default"), "default", {"eager": "default", "default": None}),
-    ],
-)
-def test_a_trial_gets_the_mode_that_its_speedup_refers_to(make, modes, baseline_mode, expected):
+@pytest.mark.parametrize(("baseline_mode", "expected"), [("eager", None), ("default", "default")])
+def test_a_trial_gets_the_mode_that_its_speedup_refers_to(make, baseline_mode, expected):
     model = {"name": "tiny", "module": {"_target_": "torch.nn.Linear"}}
     first = replace(cells(1)[0], model=model)
     here = pool_of(Server())
+    modes = ("default", "cuda-graph")
     here.cells = [replace(first, mode={"name": name, "_target_": "m.M"}) for name in modes]
     runs = [CellRun(cell) for cell in here.cells]
     make(trials(runs), pools={HERE: here}, baseline_mode=baseline_mode)
     found = {one["cell"]["mode"]["name"]: one["baseline"] for one in here.current.sent}
-    assert {name: mode and mode["name"] for name, mode in found.items()} == expected
+    assert found["default"] is None
+    assert (found["cuda-graph"] or {}).get("name") == expected
 
 
 # --- how trials end ---
@@ -220,32 +210,6 @@ def test_a_result_that_is_no_record_is_its_own_trials_crash(make, wrong):
     ended = {record.status: record for record in make(trials(2), answer).recorded}
     assert ended.keys() == {"crashed", "ok"}
     assert "invalid trial record" in ended["crashed"].reason
-
-
-def test_a_trial_that_never_ends_is_killed_and_the_rest_goes_on(make):
-    slow = cells(2)[0].key
-    made = make(
-        trials(2, 2),
-        lambda request, env: None if key_of(request) == slow else ok(request),
-        timeout_s=0.1,
-    )
-    ended = Counter((str(one.status), one.reason) for one in made.recorded)
-    assert ended == {("timeout", "not done after 0.1 s (in check)"): 1, ("ok", None): 2}
-    assert len(made.server.killed) == 1
-
-
-def test_a_stop_ends_what_runs_and_records_none_of_it(make):
-    stop = threading.Event()
-
-    def answer(request, env):
-        if request["round"] == 1:
-            stop.set()
-            return None
-        return ok(request)
-
-    made = make(trials(3, 2), answer, stop=stop)
-    assert [one.round for one in made.recorded] == [0, 0, 0]
-    assert len(made.server.killed) == 1
 
 
 def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
@@ -289,15 +253,6 @@ def test_a_failure_of_the_harness_that_passes_is_retried_and_recorded(make, fail
     assert len(made.progress.retries) == 2
 
 
-def test_a_failure_of_the_harness_that_stays_is_recorded_after_three_more(make):
-    made = make(trials(1, 2), lambda request, env: at_the_device(request))
-    (one,) = made.recorded
-    assert len(made.server.envs) == 4
-    assert one.status == "error"
-    assert len(one.extra["harness_retries"]) == 3
-    assert "initialization failed; tried 3 more times" in one.reason
-
-
 @pytest.mark.parametrize(
     ("status", "phase"),
     [("error", "setup"), ("crashed", "check"), ("oom", "build"), ("unsupported", "device")],
@@ -306,14 +261,6 @@ def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(make, 
     made = make(trials(1), lambda request, env: {**ok(request, status), "phase": phase})
     assert len(made.server.envs) == 1
     assert made.progress.retries == []
-
-
-def test_a_server_that_does_not_start_for_a_moment(make, monkeypatch):
-    starts = [OSError(errno.EAGAIN, "too many processes"), WorkerError("not ready"), Server()]
-    monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=starts))
-    (record,) = make(trials(1), isolation="spawn").recorded
-    assert record.status == "ok"
-    assert record.extra["harness_retries"] == [str(starts[0]), "not ready"]
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.EAGAIN, OSError), (errno.ENOENT, ConfigError)])

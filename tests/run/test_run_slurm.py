@@ -22,14 +22,7 @@ RUNNING, FAILED = JobState("RUNNING", "None"), JobState("FAILED", "NonZeroExitCo
 
 
 def test_a_job_reads_the_trials_that_were_stored_before():
-    trial = StoredTrial(
-        "a",
-        0,
-        Status.OK,
-        latency_ms=1.0,
-        id=5,
-        environment_id="e",
-    )
+    trial = StoredTrial("a", 0, Status.OK, latency_ms=1.0, id=5, environment_id="e")
     assert Trial.from_json(trial.to_json()) == Trial("a", 0, Status.OK, latency_ms=1.0)
 
 
@@ -37,6 +30,12 @@ def test_a_job_is_lost_if_two_looks_in_a_row_find_it_ended(cluster, tmp_path):
     made, job = cluster(a_cell()), ClusterJob("7", tmp_path, [])
     answers = ({}, {"7": RUNNING}, None, {"7": FAILED}, None, {})
     assert [made.watch(job, states) and "lost" for states in answers] == [*[None] * 5, "lost"]
+
+
+def test_a_job_that_reached_its_time_limit(cluster):
+    loss = cluster(a_cell()).loss_of(JobState("TIMEOUT"))
+    assert loss.status == Status.TIMEOUT
+    assert loss.how.startswith("timed out after 60 min (executor.time_limit_min)")
 
 
 def test_why_a_job_waits_is_told_once(cluster, tmp_path):
@@ -93,13 +92,7 @@ def is_lost_in(round):
             yield {"event": "started", "slot": "CPU", **facts}
             if number == round:
                 return
-            trial = Trial(
-                cell.key,
-                number,
-                Status.OK,
-                attempt=int(lost),
-                latency_ms=1.0,
-            )
+            trial = Trial(cell.key, number, Status.OK, attempt=int(lost), latency_ms=1.0)
             yield {"event": "record", **facts, "record": trial.to_json()}
         yield {"event": "done"}
 
@@ -131,22 +124,11 @@ def cluster(tmp_path):
         yield make
 
 
-def test_if_no_job_begins_the_sweep_fails(cluster, monkeypatch):
-    """The environment of this machine is not that of the jobs."""
-    made = cluster(a_cell())
-    Queue(monkeypatch, None, None)
-    with pytest.raises(
-        WorkerError,
-        match=r"job 2 failed \(FAILED\) before its first trial: ImportError: no torch; logs: ",
-    ):
-        made.run_trials(made.left)
-    assert made.store.trials(made.sweep_id) == made.store.environments() == []
-
-
 def test_a_cell_whose_jobs_never_begin_leaves_the_others(cluster, monkeypatch):
     made = cluster(a_cell(), a_cell("default"), rounds=1)
     Queue(monkeypatch, None, None, None, is_lost_in(1))
-    with pytest.raises(WorkerError, match="before its first trial"):
+    failed = r"job 3 failed \(FAILED\) before its first trial: ImportError: no torch; logs: "
+    with pytest.raises(WorkerError, match=failed):
         made.run_trials(made.left)
     assert [row.status for row in made.store.results(made.sweep_id)] == ["ok"]
 
