@@ -234,5 +234,5 @@ def take(source, db, *, sweeps=()):
         return list(copy(given, store, given.sweep_ids(sweeps)))
 
 
-def outcomes(source, db):
-    return [arrival.outcome for arrival in take(source, db)]
+def outcomes(source, db, *, sweeps=()):
+    return [arrival.outcome for arrival in take(source, db, sweeps=sweeps)]
