@@ -109,6 +109,14 @@ class StepTiming:
         trial.latency_p99_ms = float(np.quantile(calls_ms, 0.99))
 
 
+def shows_host(pooled: dict[str, Timing]) -> bool:
+    """Return whether the host's speed shows in all samples of both timers together."""
+    latency, period = pooled[LATENCY], pooled[PERIOD]
+    latency_ms = statistics.median(latency.samples_ms)
+    enqueue_ms = statistics.median(latency.enqueue_ms)
+    return timing.shows_host(latency_ms, enqueue_ms, statistics.median(period.samples_ms))
+
+
 def record_period(period: TimingFigure, trial: Trial) -> None:
     median = period.median
     trial.samples["period_ms"] = period.timing.samples_ms
@@ -206,12 +214,8 @@ class Timings:
         if PERIOD not in samples or self.workload.has_varied_calls:
             return None
         pooled = {name: taken.all_samples() for name, taken in samples.items()}
-        latency, period = pooled[LATENCY], pooled[PERIOD]
-        enqueue_ms = statistics.median(latency.enqueue_ms)
-        medians_ms = [statistics.median(taken.samples_ms) for taken in (latency, period)]
         disturbed = [taken.disturbed_ms for taken in samples.values() if taken.disturbed_ms]
-        shows_host = timing.shows_host(medians_ms[0], enqueue_ms, medians_ms[1])
-        if shows_host and not all(timing.ignores_host(times, host) for times in disturbed):
+        if shows_host(pooled) and not all(timing.ignores_host(times, host) for times in disturbed):
             return None
         return {name: taken.figure(self.rules) for name, taken in pooled.items()}
 
