@@ -170,14 +170,14 @@ def test_a_bundle_adds_no_cell_to_a_sweep_of_ones_own(made, effbench, rerun_of, 
 
 
 def test_a_state_that_was_imported_counts_too(made, effbench, tmp_path):
-    sweep_id = made.sweep({OWN: FAST}, rounds=1)
+    sweep_id = made.sweep({OWN: FAST}, rounds=1, state="interrupted")
     bundle = copied(made.path, tmp_path / "bundle.db")
     for is_marked in (False, True):
         taken(bundle, effbench)
         with Store.open(made.path) as store:
             assert (store.find_sweep(sweep_id).imported_at is not None) is is_marked
         with Store.open(bundle.path, mode="write") as store:
-            store.finish_sweep(sweep_id, "interrupted")
+            store.finish_sweep(sweep_id, "completed")
 
 
 def test_no_command_is_shown_that_runs_an_imported_sweep(made, stranger, effbench):
