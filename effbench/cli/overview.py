@@ -50,7 +50,7 @@ GROUPS = {
     "Maintenance": {
         "export": "Write the view `results` as CSV or Parquet",
         "import": "Import whole sweeps from files",
-        "db": "Upgrade a database to this version's schema, or check its rows",
+        "db": "Upgrade a database to this version's schema",
     },
 }
 

@@ -172,7 +172,9 @@ def link_folders() -> Iterator[Path]:
 
 
 def linked(links: Path, folder: Path) -> Path:
-    """Return a link to the folder; create it if it is missing. Raises OSError."""
+    """Return a link to the folder; create both if they are missing. Raises OSError."""
+    # torch cannot create a folder through a link that leads nowhere
+    folder.mkdir(parents=True, exist_ok=True)
     links.mkdir(mode=0o700, exist_ok=True)
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     link = links / name

@@ -96,13 +96,6 @@ def test_a_proposed_command_names_the_database(empty_db, effbench, tmp_path):
     assert f"`effbench baseline set main last --db '{other}'`" in said
 
 
-def test_a_report_with_an_unknown_baseline(made, effbench, tmp_path):
-    made.sweep([a_cell()])
-    done = effbench("report", "--baseline", "main", "--out", "out")
-    assert done.code == 3 and "no baseline 'main'" in done.err
-    assert not (tmp_path / "out").exists()
-
-
 #: What each trial leaves: an error its traceback, a crash its log.
 TRACES = """
 UPDATE trial SET extra = json_object(

@@ -21,8 +21,9 @@ def test_a_program_keeps_its_own_hydra():
     assert [job.config.bs for job in planned] == [1, 2]
 
 
-def test_later_jobs_of_a_sweeper_extend_its_sweep():
+def test_later_jobs_of_a_sweeper_extend_its_sweep(tmp_path, monkeypatch):
     """Such as those that Optuna chooses by the latencies of the first ones."""
+    monkeypatch.chdir(tmp_path)  # Hydra's own sweeper writes multirun/ there
     extended = []
 
     def conduct(jobs, command):

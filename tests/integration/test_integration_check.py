@@ -86,14 +86,6 @@ def test_slower_is_found_and_confirmed_in_turns(repository, confirmed):
     assert f'failures="{failed}"' in (repository.folder / "check.xml").read_text()
 
 
-def test_the_check_prints_the_command_that_shows_the_re_run(repository, confirmed):
-    lines = [line.split() for line in confirmed.out.splitlines()]
-    (command,) = (words for words in lines if words[:2] == ["effbench", "compare"])
-    shown = repository.run(*command[1:])
-    assert shown.code == 0
-    assert "slower" in shown.out
-
-
 def test_old_and_new_take_turns_in_a_sweep_of_their_own(repository, confirmed):
     with Store.open(repository.db) as store:
         confirming, checked = store.sweeps()[:2]

@@ -124,7 +124,10 @@ def test_the_x_axis_is_the_swept_number_if_bs_was_not_swept(tmp_path):
     data = site(tmp_path, one) / one.slug / "data"
     assert content(data / "charts-index.js")["axis"] == {"label": "seq", "title": "seq"}
     points = content(data / "charts-0.js")
-    assert [(point["model"], point["x"]) for point in points] == [("gpt2", 64), ("gpt2", 128)]
+    assert {(point["model"], point["x"]) for point in points} == {
+        ("gpt2 · bs=1", 64),
+        ("gpt2 · bs=1", 128),
+    }
 
 
 # --- colours ---
