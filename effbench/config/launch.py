@@ -1,6 +1,9 @@
 """Run a sweep through Hydra: a sweeper that passes the whole matrix at once to a launcher that runs
 it.
 
+The words of the command line become jobs, and a `Conductor` runs them: `conduct`, unless an
+experiment, a duet or a dry run brings its own.
+
 Hydra accepts only plugin classes from the namespace `hydra_plugins`. They are registered in code
 under that name, so that nothing has to be installed and no other Hydra application sees them.
 """

@@ -1,6 +1,7 @@
 """All metrics by name, derived from the fields of `cell.Trial` and `cell.Summary`.
 
 The columns of the database, summaries, table headers and docs follow these tables.
+docs/reference/extending.md tells how to add a metric.
 """
 
 from __future__ import annotations

@@ -1,0 +1,10 @@
+"""Measure a step: its times, what disturbed them, and whether its output is right.
+
+| module | answers |
+|---|---|
+| timing | how is a step warmed up and timed? |
+| pairs, duet | how are two steps, or two processes, timed in turn? |
+| host, watch, gpu | were the host and the GPU undisturbed? |
+| accuracy, training_accuracy, gradients | is the output that of eager? |
+| counters, profile, flops, memory | what else did a call do and need? |
+"""

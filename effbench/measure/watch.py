@@ -2,7 +2,7 @@
 processes).
 
 A disturbed series of samples is discarded and repeated up to three times; then it is kept, and the
-trial is marked.
+trial is marked. `GpuWatch.record` sets the metrics of NVML, for trials that have a period.
 """
 
 from __future__ import annotations

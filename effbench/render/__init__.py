@@ -1,5 +1,12 @@
 """Tables, figures, Markdown and the site of results. Import from the modules; the package exports
-nothing.
+nothing. Nothing here needs torch, pandas or Plotly.
 
-Nothing here needs torch, pandas or Plotly.
+| module | answers |
+|---|---|
+| tables, summary | how does a speedup table look, and what is its conclusion? |
+| marks, notes, reasons, bottlenecks | how is a figure written, how was it measured, and why? |
+| comparison, history_table, claims, advice | how do changes, history, verdicts and advice look? |
+| data | what does a report read from the database? |
+| templating, colors | how do values become text of a page, and modes colours? |
+| site | how are the pages of the report made? |
 """

@@ -3,7 +3,8 @@
 A trial waits for its device twice: for another effbench, at most `executor.lock_timeout_s`
 (`Slot.lock`), and in its own process for a foreign program on the GPU, at most
 `executor.foreign_wait_s` or a second (`GpuWatch.wait_until_free`), which is part of `timeout_s`.
-The settings are declared in `core/settings.py`.
+The settings are declared in `core/settings.py`. Before that, trials on the CPU and on GPUs take
+turns (`TrialQueue.take` in `run/schedule.py`).
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ The interval of a speedup: `_speedups` chooses `estimate` over the trials' pairs
 `speedup_over_hosts` over separate processes; `LogEstimate.interval` (stats/intervals.py) is its
 arithmetic. The rule for figures of cold and warm compile caches is `CountedTrials.giving`.
 
+`counted` chooses the trials that count: without marked ones, and on GPUs without those whose host
+was slower than in others, if enough remain.
+
 Intervals are over trials. In a sweep that joins several hosts (see `joining`) they are over hosts:
 each counts once, with the mean of its trials, because trials of one host share its speed.
 """

@@ -1,5 +1,7 @@
-"""Convert values to types that every database can store; a value that cannot be stored becomes
-NULL."""
+"""Convert cells, trials and results to rows of the database and back.
+
+A value that cannot be stored becomes NULL.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Run a trial in a child of the fork server: build, reference, prepare, check, warm up, time."""
+"""Run a trial in a child of the fork server: build, reference, prepare, check, warm up, time.
+
+`RunningTrial.judge` decides whether it is `degraded`.
+"""
 
 from __future__ import annotations
 
