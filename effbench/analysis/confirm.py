@@ -1,4 +1,4 @@
-"""Run cells again that are or may be slower, with old and new interleaved if both can run here.
+"""Run cells again that are or may be slower, with old and new in the same rounds.
 
 `is_flagged` says which rows run again; `RowAgain.verdict` gives the verdict of such a row.
 """
@@ -10,11 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.analysis.compare import Compared
-from effbench.analysis.limits import STATUS
 from effbench.analysis.matching import (
     LEAST_COMPILATIONS,
     NO_RESULT,
-    CellPair,
     Side,
     load,
     pairs_of,
@@ -39,10 +37,10 @@ from effbench.run.duets import Duets, StoppingRule, allows_duet
 from effbench.run.estimate import Durations, TrialKind
 from effbench.run.interpreters import Interpreter
 from effbench.run.plan import CellRun, Settings, SweepPlan, is_of_duet, recorded_settings
-from effbench.run.pool import Pools
+from effbench.run.pool import Pools, ServerPool
 from effbench.run.progress import Progress
 from effbench.run.sweep import Command, Outcome, open_sweep, planned_slots
-from effbench.stats.significance import LEAST_DUETS, LEAST_PAIRS, MOST_PAIRS, confirms
+from effbench.stats.significance import LEAST_DUETS, LEAST_PAIRS, MOST_PAIRS
 from effbench.store.sides import PER_TRIAL, CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
@@ -54,13 +52,22 @@ DUET_S = 1.0
 DUET_CALLS = 30
 #: Assumed least seconds of a trial.
 LEAST_TRIAL_S = 1.0
-UNSETTLED = "neither confirmed nor refuted"
+NOT_RUN = "not run again"
 NO_FIGURE = "no figure when run again"
-#: How old and new ran.
-ALTERNATING = "old and new alternating"
-AS_DUET = "old and new as duets"
-#: Rows by cell key and metric.
-Rows = Mapping[tuple[str, str], Change]
+
+
+@dataclass(frozen=True)
+class Method:
+    """How both sides of a cell run again, as `text`. `least`: how many pairs of their trials are
+    enough; `unit`: name of such pairs."""
+
+    least: int
+    unit: str
+    text: str
+
+
+ALTERNATING = Method(LEAST_PAIRS, "pairs", "old and new alternating")
+AS_DUETS = Method(LEAST_DUETS, "duets", "old and new as duets")
 
 
 @dataclass(frozen=True)
@@ -78,63 +85,60 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class Rerun:
-    """What a re-run measured on the new side and on the baseline's side, which did not run if it is
-    None; then `why_alone` gives the reason. `is_partial`: it was interrupted; `duets`: the trials
-    of the cells that ran on both sides, by key."""
+    """What a re-run measured on the baseline's side (`old`) and on the new one. `duets`: the trials
+    of each cell, by its key. `is_partial`: it was interrupted."""
 
     sweep_id: str
+    old: Side
     new: Side
-    old: Side | None = None
-    why_alone: str | None = None
-    is_partial: bool = False
     duets: Mapping[str, Duets] = field(default_factory=dict)
+    is_partial: bool = False
 
     @property
     def notes(self) -> list[str]:
-        """How the sides ran, unless in turn."""
+        """Why rounds were not timed in turn."""
         reasons: dict[str, None] = {}
         for duets in self.duets.values():
             reasons |= dict.fromkeys(duets.reasons_alone)
-        notes = [f"some rounds were not timed in turn: {reason}" for reason in reasons]
-        if self.why_alone:
-            drift = "the machine may have drifted between the sessions"
-            notes.append(f"not alternating: {self.why_alone}; {drift}")
-        return notes
+        return [f"some rounds were not timed in turn: {reason}" for reason in reasons]
 
-    def has_ended(self, change: Change) -> bool:
-        """Return whether an interrupted re-run can settle the row: both sides have a result, and
-        its metric does not need all compilations."""
-        return None not in self.results(change.key) and change.metric in PER_TRIAL
+    def has_run(self, change: Change) -> bool:
+        """Return whether the re-run can settle the row: both sides have a result and, if it was
+        interrupted, the metric does not need all compilations."""
+        if None in (self.old.result(change.key), self.new.result(change.key)):
+            return False
+        return not self.is_partial or change.metric in PER_TRIAL
 
-    def results(self, key: str) -> list[CellResult | None]:
-        """Return the result of a cell on each side that ran, the new one last."""
-        return [side.result(key) for side in (self.old, self.new) if side is not None]
+    def method_of(self, key: str) -> Method:
+        """Return how a cell with results on both sides ran."""
+        if all(map(is_of_duet, self.duets[key].trials)):
+            return AS_DUETS
+        return ALTERNATING
 
     def rounds_of(self, key: str, metric: str = "latency_ms") -> int:
-        """Return the number of rounds in which all sides of a cell have this figure."""
+        """Return the number of rounds in which both sides of a cell have this figure."""
         rounds = []
-        for result in self.results(key):
-            figures = (result or NO_RESULT).figures.get(metric, {})
+        for side in (self.old, self.new):
+            figures = (side.result(key) or NO_RESULT).figures.get(metric, {})
             rounds.append({number for number, figure in figures.items() if figure is not None})
-        return len(set.intersection(*rounds))
+        old, new = rounds
+        return len(old & new)
 
 
 def confirm(request: Confirmation) -> str | None:
     """Run cells again that are slower, ambiguous beyond the floor, or marked; update their rows in
     the comparison, and add notes. Return the id of the re-run, None if nothing ran.
 
-    If the baseline's interpreter and revision can run here, old and new run in the same rounds, as
-    duets if the cell allows it, and the interval over pairs must exceed the floor. Otherwise only
-    the new side of slower and of marked cells runs, and is compared with the baseline. Other rows
-    become `ambiguous`, or `same` if they were ambiguous and pairs exclude a change; rows of cells
-    that now fail become `broken`; marked rows get the verdict of the re-run. Without a figure, or
-    if nothing can run here, the verdict stays. If the re-run is interrupted, its complete pairs
-    count.
+    Old and new run in the same rounds, as duets if the cells allow it, and the interval over pairs
+    must exceed the floor. Other rows become `ambiguous`, or `same` if they were ambiguous and pairs
+    exclude a change; rows of cells of which now only the new side fails become `broken`; marked
+    rows get the verdict of the re-run. Without a figure, or if one of the sides cannot run here,
+    the verdict stays. If the re-run is interrupted, its complete pairs count.
 
     Raises UsageError if the sides differ in their cells.
     """
     compared = request.compared
-    flagged = list(filter(is_flagged, compared.changes))
+    flagged = flagged_of(compared)
     if not flagged:
         return None
     keys = {change.key for change in flagged}
@@ -159,9 +163,15 @@ def confirm(request: Confirmation) -> str | None:
             )
         judge_again(compared, flagged, rerun)
         return rerun.sweep_id
-    leave(flagged)
+    for change in flagged:
+        leave(change, NOT_RUN)
     compared.notes.append(why)
     return None
+
+
+def flagged_of(compared: Compared) -> list[Change]:
+    """Return the rows whose cells run again."""
+    return list(filter(is_flagged, compared.changes))
 
 
 def is_flagged(change: Change) -> bool:
@@ -180,30 +190,25 @@ def may_be_slower(change: Change) -> bool:
     return limit is not None and change.ratio > 1 + limit
 
 
-def needs_no_pairs(change: Change) -> bool:
-    """Return whether the new side alone can settle a row that runs again: a slower row, or one of
-    which only the new side is marked. Without pairs, ambiguous rows stay so."""
-    if change.is_unjudged:
-        return not change.marked_before
-    return change.verdict is Verdict.SLOWER
-
-
-def leave(changes: Iterable[Change]) -> None:
-    """Note that these rows were not run again; their verdicts stay."""
-    for change in changes:
-        change.add_reason(f"{UNSETTLED}: not run again")
+def leave(change: Change, why: str) -> None:
+    """Note why the re-run does not settle the row; its verdict stays."""
+    change.add_reason(f"neither confirmed nor refuted: {why}")
 
 
 # --- running ---
 
 
 def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
-    """Run the cells on the new side and, if possible, alternating on the baseline's side. Raises
-    EffbenchError if they cannot run here."""
+    """Run the cells on the baseline's side and on the new one. Raises EffbenchError if one of them
+    cannot run here."""
     compared = request.compared
     before = request.before
     after = request.after
-    check_own(after)
+    for sweep in (after, before):
+        refusal = resume.refusal(sweep)
+        if refusal:
+            raise UsageError(refusal)
+    old_facts = facts_of(compared.before)
     new_facts = facts_of(compared.after)
     here = current(
         new_facts,
@@ -211,45 +216,42 @@ def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
         cells,
         after.started_at,
     )
-    try:
-        check_own(before)
-        software = software_changed(compared.before, compared.after)
-        facts = facts_of(compared.before)
-        with origin(
-            facts,
-            new_facts or {},
-            here,
+    software = software_changed(compared.before, compared.after)
+    with origin(
+        old_facts,
+        new_facts,
+        here,
+        cells,
+        software,
+    ) as there:
+        outcome = measure_again(
+            request,
             cells,
-            software,
-        ) as there:
-            outcome = measure_again(
-                request,
-                cells,
-                there,
-                here,
-            )
-            return read(
-                request.db,
-                outcome,
-                here,
-                there,
-            )
-    except EffbenchError as error:
-        flagged = filter(is_flagged, compared.changes)
-        alone = {change.key for change in flagged if needs_no_pairs(change)}
-        chosen = [cell for cell in cells if cell.key in alone]
-        if not chosen:
-            raise
-        outcome = measure_again(request, chosen, here)
-        return replace(read(request.db, outcome, here), why_alone=str(error))
+            there,
+            here,
+        )
+    return read(
+        request.db,
+        outcome,
+        there,
+        here,
+    )
 
 
-def measure_again(request: Confirmation, cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
-    """Run these cells under the interpreters of these sides, the new one last."""
+def measure_again(
+    request: Confirmation,
+    cells: Sequence[Cell],
+    there: Interpreter,
+    here: Interpreter,
+) -> Outcome:
+    """Run these cells under the interpreters of the baseline's side (`there`) and of the new one
+    (`here`)."""
     recorded = recorded_settings(request.after)
-    are_duets = len(sides) == 2 and recorded.protocol.duet and all(map(allows_duet, cells))
-    settings = settings_of(request, recorded, are_duets)
-    plan = rounds_of_rerun(request.rounds, len(sides), are_duets)
+    method = ALTERNATING
+    if recorded.protocol.duet and all(map(allows_duet, cells)):
+        method = AS_DUETS
+    settings = settings_of(request, recorded, method)
+    plan = RerunRounds(request.rounds, method)
     progress = Progress(Console(stderr=request.quiet))
     progress.note(
         f"running {count(len(cells), 'cell')} again, {plan.text};"
@@ -262,12 +264,19 @@ def measure_again(request: Confirmation, cells: Sequence[Cell], *sides: Interpre
         progress=progress,
         duet_rule=rule,
     )
-    runs = [CellRun(cell, side) for cell in cells for side in sides]
+    with Store.open(request.db, mode="read") as store:
+        environments = [*request.compared.after.environments]
+        durations = Durations.of(store.durations([request.after.id], environments))
+    runs = [CellRun(cell, side) for cell in cells for side in (there, here)]
     with open_sweep(settings, runs, command) as sweep:
-        same_machine(request.compared, sides[-1], sweep.pools)
+        check_machine(
+            request.compared,
+            sweep.pools,
+            there,
+            here,
+        )
         slots = planned_slots(settings, sweep.pools, cells)
-        parallel = min(len(slots), len(cells)) / len(sides)
-        durations = durations_of(request)
+        parallel = min(len(slots), len(cells))
         saved_s = recorded.protocol.budget_s - settings.protocol.budget_s
         duration = plan.duration(
             cells,
@@ -283,50 +292,40 @@ def measure_again(request: Confirmation, cells: Sequence[Cell], *sides: Interpre
 def read(
     db: str,
     outcome: Outcome,
+    there: Interpreter,
     here: Interpreter,
-    there: Interpreter | None = None,
 ) -> Rerun:
     """Return what a re-run recorded."""
-    is_partial = outcome.state != "completed"
+    sweep_id = outcome.sweep_id
+    old_id = outcome.environments[there]
     new_id = outcome.environments[here]
     with Store.open(db, mode="read") as store:
-        whole = load(store, store.find_sweep(outcome.sweep_id))
-        new = whole.within([new_id])
-        if there is None:
-            return Rerun(outcome.sweep_id, new, is_partial=is_partial)
-        old_id = outcome.environments[there]
-        before, after = (store.history(outcome.sweep_id, key) for key in (old_id, new_id))
-    duets = {key: Duets(before[key], after[key]) for key in before.keys() & after.keys()}
+        whole = load(store, store.find_sweep(sweep_id))
+        before = store.history(sweep_id, old_id)
+        after = store.history(sweep_id, new_id)
     return Rerun(
-        outcome.sweep_id,
-        new,
+        sweep_id,
         whole.within([old_id]),
-        is_partial=is_partial,
-        duets=duets,
+        whole.within([new_id]),
+        {key: Duets(before[key], after[key]) for key in before.keys() & after.keys()},
+        is_partial=outcome.state != "completed",
     )
-
-
-def durations_of(request: Confirmation) -> Durations:
-    """Return how long the trials of the checked sweep took."""
-    with Store.open(request.db, mode="read") as store:
-        environments = [known.id for known in store.environments_of(request.after.id)]
-        return Durations.of(store.durations([request.after.id], environments))
 
 
 @dataclass(frozen=True)
 class RerunRounds:
-    """How often cells run again, from `least` to `most` times. `kind`: `duets of old and new`."""
+    """How often each side of the cells runs again, at most `most` times."""
 
-    least: int
     most: int
-    kind: str
+    method: Method
 
     @property
     def text(self) -> str:
-        """Such as `3 to 20 duets of old and new`."""
-        if self.most <= self.least:
-            return f"{self.most} {self.kind}"
-        return f"{self.least} to {self.most} {self.kind}"
+        """Such as `3 to 20 rounds, old and new as duets`."""
+        number = str(self.most)
+        if self.most > self.method.least:
+            number = f"{self.method.least} to {self.most}"
+        return f"{number} rounds, {self.method.text}"
 
     def duration(
         self,
@@ -337,48 +336,33 @@ class RerunRounds:
         parallel: float,
     ) -> str:
         """Return how long this takes, such as `40 s to 4 min`. `saved_s`: how much less a trial may
-        take than before; `parallel`: the number of trials that run at the same time, divided by the
-        number of sides."""
+        take than before; `parallel`: the number of trials that run at the same time."""
         low_s = high_s = 0.0
         for cell in cells:
-            cold_s = durations.expected_s(TrialKind.of(cell, is_cold=True))
-            warm_s = durations.expected_s(TrialKind.of(cell, is_cold=False))
-            if cold_s is None or warm_s is None:
-                return "unknown, because no earlier trial of these cells is known"
-            compile_s = cold_s - warm_s
-            warm_s = max(warm_s - saved_s, min(warm_s, LEAST_TRIAL_S))
-            low_s += self.least * warm_s + min(self.least, compilations) * compile_s
-            high_s += self.most * warm_s + min(self.most, compilations) * compile_s
-        return between(low_s / parallel, high_s / parallel)
+            for number in range(self.most):
+                kind = TrialKind.of(cell, is_cold=number < compilations)
+                trial_s = durations.expected_s(kind)
+                if trial_s is None:
+                    return "unknown, because no earlier trial of these cells is known"
+                trial_s = max(trial_s - saved_s, min(trial_s, LEAST_TRIAL_S))
+                high_s += trial_s
+                if number < self.method.least:
+                    low_s += trial_s
+        sides = 2
+        return between(sides * low_s / parallel, sides * high_s / parallel)
 
 
-def rounds_of_rerun(most: int, sides: int, are_duets: bool) -> RerunRounds:
-    """Return how often cells run again on so many sides."""
-    if sides == 1:
-        return RerunRounds(LEAST_PAIRS, most, "rounds, the new side alone")
-    if are_duets:
-        return RerunRounds(LEAST_DUETS, most, "duets of old and new")
-    return RerunRounds(LEAST_PAIRS, most, f"rounds, {ALTERNATING}")
-
-
-def check_own(sweep: SweepInfo) -> None:
-    """Raise UsageError if another user wrote the sweep, so that it is data."""
-    refusal = resume.refusal(sweep)
-    if refusal:
-        raise UsageError(refusal)
-
-
-def facts_of(side: Side) -> Mapping[str, Any] | None:
-    """Return the facts that the sweep records of this side's interpreter; None if they are
+def facts_of(side: Side) -> Mapping[str, Any]:
+    """Return the facts that the sweep records of this side's interpreter; empty if they are
     incomplete."""
     for environment_id in side.environments:
         facts = side.recorded_facts(environment_id)
-        if facts:
-            return facts if facts.keys() >= FACTS else None
-    return None
+        if facts.keys() >= FACTS:
+            return facts
+    return {}
 
 
-def settings_of(request: Confirmation, recorded: Settings, are_duets: bool) -> Settings:
+def settings_of(request: Confirmation, recorded: Settings, method: Method) -> Settings:
     """Return the settings of the re-run: those of the checked sweep, with more rounds, and shorter
     ones if they are duets. `recorded`: with which the sweep ran."""
     after = request.after
@@ -389,7 +373,7 @@ def settings_of(request: Confirmation, recorded: Settings, are_duets: bool) -> S
         "enough_interval": 0.01,
         "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS),
     }
-    if are_duets:
+    if method is AS_DUETS:
         protocol["budget_s"] = min(recorded.protocol.budget_s, duet_budget_s(request.compared))
     return Settings.with_defaults(
         db=request.db,
@@ -406,8 +390,9 @@ def duet_budget_s(compared: Compared) -> float:
     """Return how long each side of a duet is timed. Processes differ by more than what a longer
     timing would average out."""
     slowest_ms = 0.0
-    for row in filter(is_flagged, compared.of("latency_ms")):
-        slowest_ms = max(slowest_ms, row.after or 0.0)
+    for row in flagged_of(compared):
+        if row.metric == "latency_ms":
+            slowest_ms = max(slowest_ms, row.after or 0.0)
     return max(DUET_S, DUET_CALLS * slowest_ms / 1000)
 
 
@@ -415,7 +400,7 @@ def floors_of(compared: Compared) -> dict[str, dict[str, float]]:
     """Return cell key -> metric -> relative change that counts, of the ratios that duets have to
     decide."""
     floors: dict[str, dict[str, float]] = {}
-    for change in filter(is_flagged, compared.changes):
+    for change in flagged_of(compared):
         of_cell = floors.setdefault(change.key, {})
         if is_paired_ratio(change):
             limit = compared.limits.of(change.about, change.metric)
@@ -429,16 +414,30 @@ def is_paired_ratio(change: Change) -> bool:
     return change.metric in PER_TRIAL and METRICS[change.metric].compare == "ratio"
 
 
-def same_machine(compared: Compared, here: Interpreter, pools: Pools) -> None:
-    """Raise UsageError if `here`, the new side, has other hardware or software than the sweep, for
-    example on the login node of a cluster: its figures could refute any change."""
-    environment = pools[here].machine.environment
-    if environment.hardware != compared.hardware:
-        raise UsageError(f"this machine has {environment.hardware}, not {compared.hardware}")
-    now = StoredEnvironment(**vars(environment))
-    changed = software_changed(compared.after, replace(compared.after, environments={"": now}))
+def check_machine(
+    compared: Compared,
+    pools: Pools,
+    there: Interpreter,
+    here: Interpreter,
+) -> None:
+    """Raise UsageError if this machine is not that of the sweep, for example the login node of a
+    cluster, or if an interpreter has other software than its side had: the figures could refute any
+    change."""
+    hardware = pools[here].machine.environment.hardware
+    if hardware != compared.hardware:
+        raise UsageError(f"this machine has {hardware}, not {compared.hardware}")
+    changed = software_since(compared.after, pools[here])
     if changed:
         raise UsageError(f"the software is not that of the sweep ({changed})")
+    changed = software_since(compared.before, pools[there])
+    if changed:
+        raise UsageError(f"the baseline's interpreter has changed ({changed})")
+
+
+def software_since(side: Side, pool: ServerPool) -> str | None:
+    """Return the first software version of the interpreter that the side did not have, as text."""
+    now = StoredEnvironment(**vars(pool.machine.environment))
+    return software_changed(side, replace(side, environments={"": now}))
 
 
 # --- judging ---
@@ -446,16 +445,12 @@ def same_machine(compared: Compared, here: Interpreter, pools: Pools) -> None:
 
 def judge_again(compared: Compared, flagged: Sequence[Change], rerun: Rerun) -> None:
     """Update the flagged rows by the re-run, and add notes."""
-    changed = None
-    if rerun.old is not None:
-        changed = software_changed(compared.before, rerun.old)
-    if changed:
-        why = f"the baseline's interpreter has changed ({changed})"
-        rerun = replace(rerun, old=None, why_alone=why)
-    settled = [change for change in flagged if rerun.old or needs_no_pairs(change)]
-    if rerun.is_partial:
-        leave(change for change in settled if not rerun.has_ended(change))
-        settled = [change for change in settled if rerun.has_ended(change)]
+    settled = []
+    for change in flagged:
+        if rerun.has_run(change):
+            settled.append(change)
+        else:
+            leave(change, NOT_RUN)
     if settled:
         judge_rows(compared, settled, rerun)
     compared.changes = ordered(compared.changes, compared.first)
@@ -467,101 +462,44 @@ def judge_again(compared: Compared, flagged: Sequence[Change], rerun: Rerun) -> 
 
 def judge_rows(compared: Compared, settled: Sequence[Change], rerun: Rerun) -> None:
     """Update the rows that the re-run can settle."""
-    # the noise between sessions only matters against the baseline's recorded figures, not in one
-    # interleaved session
-    noise = {(change.key, change.metric): change.limit or 0.0 for change in settled}
-    recorded = rows_of(judge(pairs_with(compared.before, rerun), compared.limits, noise))
-    paired: Rows = {}
-    if rerun.old is not None:
-        together = judge(pairs_with(rerun.old, rerun), compared.limits, interleaved=True)
-        paired = rows_of(together)
+    cells = {pair.key: pair for pair in pairs_of(rerun.old, rerun.new)}
+    changes = judge(cells.values(), compared.limits, interleaved=True)
+    rows = {(row.key, row.metric): row for row in changes}
     for change in settled:
-        judge_row(
-            compared,
-            change,
-            rerun,
-            recorded,
-            paired,
-        )
-
-
-def pairs_with(before: Side, rerun: Rerun) -> list[CellPair]:
-    """Return the cells of this side and of the re-run's new side."""
-    return pairs_of(before, rerun.new, ["hardware"])
-
-
-def rows_of(changes: Iterable[Change]) -> Rows:
-    return {(row.key, row.metric): row for row in changes}
-
-
-def judge_row(
-    compared: Compared,
-    change: Change,
-    rerun: Rerun,
-    recorded: Rows,
-    paired: Rows,
-) -> None:
-    """Update a flagged row. `recorded`, `paired`: rows of the re-run's new side, compared with the
-    baseline's recorded figures and with the side that ran next to it."""
-    key = change.key
-    now = rerun.new.result(key)
-    then = None
-    if rerun.old is not None:
-        then = rerun.old.result(key)
-    old_fails = is_worse(compared.before.result(key), then)
-    if is_worse(compared.after.result(key), now):
-        if old_fails:
-            # the cause may be the machine or a shared dependency
-            why = f"run again, both sides fail (before {then}; now {now})"
-            change.add_reason(f"{UNSETTLED}: {why}")
-        else:
-            change.add_reason(f"run again: {now}")
+        key = change.key
+        row = rows.get((key, change.metric))
+        old, new = cells[key].sides
+        old_fails = is_worse(compared.before.result(key), old)
+        new_fails = is_worse(compared.after.result(key), new)
+        if new_fails and not old_fails:
+            change.add_reason(f"run again: {new}")
             change.verdict = Verdict.BROKEN
-        return
-    rows = recorded
-    how = "run again"
-    pairs = None
-    are_duets = False
-    if old_fails:
-        how = f"run again; the baseline's side did not run: {then}"
-    elif then is not None:
-        duets = rerun.duets.get(key)
-        are_duets = duets is not None and all(map(is_of_duet, duets.trials))
-        rows = paired
-        how = AS_DUET if are_duets else ALTERNATING
-        pairs = rerun.rounds_of(key, change.metric)
-    row = rows.get((key, change.metric), rows.get((key, STATUS)))
-    if row is None:
-        change.add_reason(f"{UNSETTLED}: {NO_FIGURE}")
-        return
-    again = RowAgain(
-        change,
-        row,
-        how,
-        pairs,
-        are_duets,
-    )
-    again.settle()
+        elif old_fails:
+            # if both fail, the cause may be the machine or a shared dependency
+            leave(change, f"failed when run again (before {old}; now {new})")
+        elif row is None:
+            leave(change, NO_FIGURE)
+        else:
+            pairs = rerun.rounds_of(key, change.metric)
+            RowAgain(change, row, pairs, rerun.method_of(key)).settle()
 
 
-def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
-    """Return whether the cell was measured both times, and now has a worse class of status."""
-    if before is None or now is None:
+def is_worse(before: CellResult | None, now: CellResult) -> bool:
+    """Return whether the cell was measured before, and now has a worse class of status."""
+    if before is None:
         return False
     return verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
 
 
 @dataclass(frozen=True)
 class RowAgain:
-    """A flagged row of a check, and the same `row` of the re-run. `how`: how the cell ran again;
-    `pairs`: their number, None if only the new side ran; `are_duets`: whether they were timed in
-    turn."""
+    """A flagged row of a check, and the same `row` of the re-run. `pairs`: the number of rounds in
+    which both sides have its figure; `method`: how the cell ran."""
 
     change: Change
     row: Change
-    how: str
-    pairs: int | None = None
-    are_duets: bool = False
+    pairs: int
+    method: Method = ALTERNATING
 
     def settle(self) -> None:
         """Confirm or clear the flagged row; its figures remain those of the checked sweep. The
@@ -569,12 +507,11 @@ class RowAgain:
         change = self.change
         why = self.why_unsettled
         if why:
-            change.add_reason(f"{UNSETTLED}: {why}")
+            leave(change, why)
             return
         text = self.evidence
         change.verdict = self.verdict
-        if self.is_by_pairs:
-            change.limit = self.row.limit
+        change.limit = self.row.limit
         if change.is_unjudged:
             change.disturbance = None  # the figures of the re-run are not marked
             change.add_reason(f"measured again: {text}")
@@ -584,29 +521,20 @@ class RowAgain:
             change.add_reason(f"not confirmed: {text}")
 
     @property
-    def least(self) -> int:
-        """How many pairs are enough."""
-        return LEAST_DUETS if self.are_duets else LEAST_PAIRS
-
-    @property
     def is_by_pairs(self) -> bool:
         """Whether the interval over pairs decides."""
-        return self.pairs is not None and self.row.low is not None and is_paired_ratio(self.change)
+        return self.row.low is not None and is_paired_ratio(self.change)
 
     @property
     def why_unsettled(self) -> str | None:
         """Why the re-run neither confirms nor refutes; None if it does."""
         row = self.row
-        if row.metric == STATUS:
-            return None
         if not row.has_both:
             return joined(NO_FIGURE, row.reason)
-        if row.is_unjudged and self.pairs is None and row.marked_before:
-            return row.disturbance  # of the baseline, which did not run again
         if row.is_unjudged:
             return f"{row.disturbance}, when run again"
-        if row.metric in PER_TRIAL and self.pairs is not None and self.pairs < self.least:
-            return f"{figures_text(row)}, but only {self.pairs} pairs ({self.how})"
+        if row.metric in PER_TRIAL and self.pairs < self.method.least:
+            return f"{figures_text(row)}, but only {self.pairs} pairs ({self.method.text})"
         return None
 
     @property
@@ -620,43 +548,36 @@ class RowAgain:
         if change.is_unjudged:
             is_refuted = verdict in (Verdict.SAME, Verdict.FASTER)
         else:
-            was_ambiguous = change.verdict is Verdict.AMBIGUOUS
-            is_refuted = was_ambiguous and verdict is Verdict.SAME and self.pairs is not None
+            is_refuted = change.verdict is Verdict.AMBIGUOUS and verdict is Verdict.SAME
         return verdict if is_refuted else Verdict.AMBIGUOUS
+
+    @property
+    def limit(self) -> float:
+        """The relative change that counts, without noise between sessions: pairs do not drift."""
+        return self.row.limit or 0.0
 
     @property
     def shows_slowdown(self) -> bool:
         row = self.row
-        if not self.is_by_pairs:
-            has_enough = self.pairs is not None or needs_no_pairs(self.change)
-            return row.verdict is Verdict.SLOWER and has_enough
-        # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it
-        # by chance
-        is_beyond = confirms(
-            row.low,
-            self.pairs or 0,
-            row.limit or 0.0,
-            self.least,
-        )
-        return is_beyond and Verdict.SLOWER in (row.verdict, self.change.verdict)
+        if row.low is None or not self.is_by_pairs:
+            return row.verdict is Verdict.SLOWER
+        # among many ambiguous rows some are beyond the limit by chance
+        return row.low > 1 + self.limit and Verdict.SLOWER in (row.verdict, self.change.verdict)
 
     @property
     def excludes_slowdown(self) -> bool:
         """Whether duets ended because they exclude a slowdown, although perhaps no speedup."""
-        row = self.row
-        return self.are_duets and row.high is not None and row.high <= 1 + (row.limit or 0.0)
+        high = self.row.high
+        return self.method is AS_DUETS and high is not None and high <= 1 + self.limit
 
     @property
     def evidence(self) -> str:
         """The figures of the re-run, and what limits them."""
         row = self.row
-        if row.metric == STATUS:
-            return f"{row.reason or row.verdict} when run again"
-        number = ""
+        how = self.method.text
         if self.is_by_pairs:
-            unit = "duets" if self.are_duets else "pairs"
-            number = f", {self.pairs} {unit}"
-        text = f"{figures_text(row)} ({self.how}{number})"
+            how += f", {self.pairs} {self.method.unit}"
+        text = f"{figures_text(row)} ({how})"
         return joined(text, row.reason or self.why_not_enough) or text
 
     @property
@@ -664,14 +585,10 @@ class RowAgain:
         """Why a row that looks slower does not confirm a slowdown, or that it excludes one; None if
         its figures say so."""
         row = self.row
-        limit = self.row.limit or 0.0
-        if self.pairs is None:
-            if row.verdict is Verdict.SLOWER and not needs_no_pairs(self.change):
-                return "only pairs confirm an ambiguous row"
-        elif row.low is not None and 1.0 < row.low <= 1 + limit:
-            return f"not significantly beyond {percent(limit)}"
-        elif row.verdict is Verdict.AMBIGUOUS and self.excludes_slowdown:
-            return f"no slowdown beyond {percent(limit)}"
+        if row.low is not None and 1.0 < row.low <= 1 + self.limit:
+            return f"not significantly beyond {percent(self.limit)}"
+        if row.verdict is Verdict.AMBIGUOUS and self.excludes_slowdown:
+            return f"no slowdown beyond {percent(self.limit)}"
         return None
 
 

@@ -21,7 +21,7 @@ def cut(figures, rounds):
     [
         (6, 7, FAST, "check not finished against main", "not confirmed: 1.000"),
         (6, 0, SLOW, "check failed: 1 slower", "neither confirmed nor refuted: not run again"),
-        (7, None, SLOW, "check failed: 1 slower", "confirmed: 1.1"),
+        (7, 6, SLOW, "check failed: 1 slower", "confirmed: 1.1"),
     ],
 )
 def test_complete_rounds_count(made, effbench, monkeypatch, new, old, news, verdict, said):
@@ -35,18 +35,13 @@ def test_complete_rounds_count(made, effbench, monkeypatch, new, old, news, verd
         rounds=new,
         **facts,
     )
-    there = None
-    complete = new
-    if old is not None:
-        there = THERE
-        complete = min(new, old)
-        made.sweep(
-            cut(FAST, old),
-            env=OLD,
-            rounds=old,
-            into=again,
-            **facts,
-        )
+    made.sweep(
+        cut(FAST, old),
+        env=OLD,
+        rounds=old,
+        into=again,
+        **facts,
+    )
     ids = {HERE: NEW.id, THERE: OLD.id}
     outcome = Outcome(
         again,
@@ -59,13 +54,13 @@ def test_complete_rounds_count(made, effbench, monkeypatch, new, old, news, verd
     read = rerun.read(
         str(made.path),
         outcome,
+        THERE,
         HERE,
-        there,
     )
     monkeypatch.setattr(rerun, "run_again", lambda *_: read)
     done = effbench("check", "--baseline", "main", "--confirm", "--metric", "latency_ms")
     assert done.code == 130
     assert f"interrupted while confirming (sweep {again})" in done.err
     text = " ".join(done.out.split())
-    for words in (verdict, said, f"the re-run was interrupted after {complete} of 20 rounds"):
+    for words in (verdict, said, f"the re-run was interrupted after {min(new, old)} of 20 rounds"):
         assert words in text

@@ -7,14 +7,15 @@ from made_pairs import compared
 from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, copied, environment, steps
 
 from effbench.analysis.confirm import (
+    ALTERNATING,
+    AS_DUETS,
     Rerun,
-    RowAgain,
+    RerunRounds,
+    check_machine,
     duet_budget_s,
-    is_flagged,
+    flagged_of,
     judge_again,
     may_be_slower,
-    rounds_of_rerun,
-    same_machine,
 )
 from effbench.analysis.matching import load
 from effbench.analysis.verdicts import ONE_TIME, Change, Verdict
@@ -51,28 +52,24 @@ IN_TURN = duets_with({"leads": True})
 NOISY = {"before": {"latency_ms": steps(1.0, 0.1)}, "after": {"latency_ms": steps(1.05, 0.1)}}
 
 
-def again(made, news, olds, there=THERE, before=FAST, after=SLOW, duets=None):
-    """The rows of a check whose cells looked slower, after they were run again; `olds`: the
-    baseline's side, if any."""
+def again(made, news, olds, before=FAST, after=SLOW, duets=None):
+    """The rows of a check whose cells looked slower, after they were run again; `olds`: on the
+    baseline's side."""
     first, second = (made.sweep(dict.fromkeys(news, figures)) for figures in (before, after))
     rerun_id = made.sweep(news, env=HERE)
-    if olds:
-        made.sweep(olds, env=there, into=rerun_id)
+    made.sweep(olds, env=THERE, into=rerun_id)
     found = compared(made, first, second)
     with Store.open(made.path) as store:
         side = load(store, store.find_sweep(rerun_id))
-    flagged = [row for row in found.changes if is_flagged(row)]
+        old, new = (store.history(rerun_id, env.id) for env in (THERE, HERE))
+    flagged = flagged_of(found)
     assert flagged
-    new = side.within([HERE.id])
-    if olds:
-        rerun = Rerun(
-            rerun_id,
-            new,
-            side.within([there.id]),
-            duets=duets or {},
-        )
-    else:
-        rerun = Rerun(rerun_id, new, why_alone="not here")
+    rerun = Rerun(
+        rerun_id,
+        side.within([THERE.id]),
+        side.within([HERE.id]),
+        duets or {key: Duets(old[key], new[key]) for key in old},
+    )
     judge_again(found, flagged, rerun)
     return found, flagged
 
@@ -106,13 +103,10 @@ def test_which_rows_are_run_again(metric, verdict, ratio, floor, is_one):
     [
         (SLOW, FAST, "slower", "confirmed: 1.100 (1.100–1.100) (old and new alternating, 5 pairs)"),
         (FAST, FAST, "ambiguous", "not confirmed: 1.000"),
-        (SLOW, None, "slower", "(run again)"),
         (CRASHED, FAST, "broken", "run again: crashed: signal 11"),
         # both fail: nothing was learnt, and the gate stays shut
-        (CRASHED, CRASHED, "slower", "run again, both sides fail (before crashed"),
-        # the old side alone fails: held against what the baseline recorded
-        (SLOW, CRASHED, "slower", "the baseline's side did not run: crashed: signal 11)"),
-        (FAST, CRASHED, "ambiguous", "the baseline's side did not run: crashed: signal 11)"),
+        (CRASHED, CRASHED, "slower", "failed when run again (before crashed: signal 11; now crash"),
+        (FAST, CRASHED, "slower", "failed when run again (before crashed: signal 11; now ok)"),
         # a disturbed machine tells nothing either
         (MARKED, FAST, "slower", "host disturbed now: throttled, when run again"),
         (FAST, MARKED, "slower", "host disturbed before: throttled, when run again"),
@@ -121,7 +115,7 @@ def test_which_rows_are_run_again(metric, verdict, ratio, floor, is_one):
     ],
 )
 def test_what_becomes_of_a_flagged_row(made, new, old, verdict, said):
-    _, (row,) = again(made, {EAGER: new}, old and {EAGER: old})
+    _, (row,) = again(made, {EAGER: new}, {EAGER: old})
     assert row.metric == "latency_ms"
     assert row.verdict == verdict
     assert said in row.reason
@@ -193,7 +187,7 @@ OURS, THEIRS = (
             "ambiguous",
             "5 pairs); not significantly beyond 2.0 %",
         ),
-        (SLOW, CRASHED, "ambiguous", "not confirmed: 1.100 (1.09"),  # only pairs show it
+        (SLOW, CRASHED, "ambiguous", "neither confirmed nor refuted: failed when run again"),
         ({**SLOW, **THEIRS}, {**FAST, **OURS}, "ambiguous", "the compiler chose other kernels"),
     ],
 )
@@ -210,41 +204,6 @@ def test_what_becomes_of_an_ambiguous_row(varying, tmp_path, new, old, verdict, 
     assert row.verdict == verdict
     assert row.reason.startswith("beyond the floor of 2.0 %, but inside the noise threshold")
     assert said in row.reason
-
-
-def test_an_interval_without_pairs_is_not_enough():
-    """The reason says so, because the interval alone looks significant."""
-    figures = {
-        "ratio": 1.1,
-        "low": 1.05,
-        "high": 1.15,
-        "before": 1.0,
-        "after": 1.1,
-    }
-    flagged = Change(
-        "a",
-        "a",
-        "latency_ms",
-        **figures,
-    )
-    row = Change(
-        "a",
-        "a",
-        "latency_ms",
-        Verdict.SLOWER,
-        **figures,
-    )
-    RowAgain(flagged, row, "run again").settle()
-    assert flagged.verdict == "ambiguous"
-    assert flagged.reason.endswith("(run again); only pairs confirm an ambiguous row")
-
-
-def test_each_cell_by_its_own(made):
-    """One cell whose old side cannot run does not take the pairs from another."""
-    _, rows = again(made, {EAGER: SLOW, DEFAULT: SLOW}, {EAGER: CRASHED, DEFAULT: FAST})
-    said = {row.about.mode: row.reason for row in rows}
-    assert "the baseline's side did not run" in said["eager"]
-    assert "old and new alternating, 5 pairs" in said["default"]
 
 
 def test_duets_need_fewer_pairs(made):
@@ -284,19 +243,6 @@ def test_why_cells_did_not_run_as_duets_is_a_note(made):
     assert "some rounds were not timed in turn: no room" in judged.notes
 
 
-def test_another_software_than_the_baselines_is_not_held_against(made):
-    there = environment(flags=THERE.flags, torch_version="2.99")
-    judged, (row,) = again(
-        made,
-        {EAGER: SLOW},
-        {EAGER: FAST},
-        there,
-    )
-    assert row.verdict == "slower"
-    assert "alternating" not in row.reason
-    assert any("has changed (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)
-
-
 @pytest.mark.parametrize(
     ("latency_ms", "budget_s"), [(2.0, 1.0), (100.0, 3.0)], ids=["quick calls", "slow calls"]
 )
@@ -306,39 +252,42 @@ def test_how_long_each_side_of_a_duet_is_timed(made, latency_ms, budget_s):
 
 
 @pytest.mark.parametrize(
-    ("changed", "error"),
+    ("which", "changed", "error"),
     [
-        ({"gpu_name": "NVIDIA A100"}, "this machine has NVIDIA A100, not NVIDIA H200"),
-        ({"torch_version": "2.99"}, "not that of the sweep .torch_version 2.13.0 → 2.99"),
+        ("new", {"gpu_name": "NVIDIA A100"}, "this machine has NVIDIA A100, not NVIDIA H200"),
+        ("new", {"torch_version": "2.99"}, "not that of the sweep .torch_version 2.13.0 → 2.99"),
+        ("old", {"torch_version": "2.99"}, "baseline's interpreter has changed .torch_version 2.1"),
     ],
 )
-def test_another_machine_settles_nothing(made, changed, error):
+def test_another_machine_settles_nothing(made, which, changed, error):
     found = compared(made, made.sweep([EAGER]), made.sweep([EAGER]))
-    machine = SimpleNamespace(environment=environment())
-    pools = {None: SimpleNamespace(machine=machine)}
-    same_machine(found, None, pools)
-    machine.environment = environment(**changed)
+    pools = {}
+    for side in ("old", "new"):
+        machine = SimpleNamespace(environment=environment())
+        pools[side] = SimpleNamespace(machine=machine)
+    check_machine(found, pools, "old", "new")
+    pools[which].machine.environment = environment(**changed)
     with pytest.raises(UsageError, match=error):
-        same_machine(found, None, pools)
+        check_machine(found, pools, "old", "new")
 
 
 @pytest.mark.parametrize(
-    ("rounds", "sides", "are_duets", "text"),
+    ("rounds", "method", "text"),
     [
-        (20, 2, True, "3 to 20 duets of old and new"),
-        (20, 2, False, "5 to 20 rounds, old and new alternating"),
-        (5, 1, False, "5 rounds, the new side alone"),
+        (20, AS_DUETS, "3 to 20 rounds, old and new as duets"),
+        (20, ALTERNATING, "5 to 20 rounds, old and new alternating"),
+        (5, ALTERNATING, "5 rounds, old and new alternating"),
     ],
 )
-def test_the_plan_of_a_re_run(rounds, sides, are_duets, text):
-    assert rounds_of_rerun(rounds, sides, are_duets).text == text
+def test_the_plan_of_a_re_run(rounds, method, text):
+    assert RerunRounds(rounds, method).text == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "rounds", "saved_s", "parallel", "text"),
     [
-        ({"cold": 20.0, "warm": 9.0}, 20, 0.0, 0.5, "80 s to 6 min"),
-        ({"cold": 20.0, "warm": 9.0}, 3, 4.0, 1, "about 30 s"),
+        ({"cold": 20.0, "warm": 9.0}, 20, 0.0, 1, "80 s to 6 min"),
+        ({"cold": 20.0, "warm": 9.0}, 3, 4.0, 2, "about 30 s"),
         ({}, 20, 0.0, 1, "unknown, because no earlier trial of these cells is known"),
     ],
 )
@@ -354,17 +303,5 @@ def test_the_duration_of_a_re_run(seconds, rounds, saved_s, parallel, text):
             compile_cache=cache,
         )
         durations.add(DEFAULT, trial)
-    plan = rounds_of_rerun(rounds, sides=2, are_duets=True)
+    plan = RerunRounds(rounds, AS_DUETS)
     assert plan.duration([DEFAULT], 1, durations, saved_s, parallel) == text
-
-
-def test_only_pairs_settle_ambiguous_rows(made):
-    judged, (row,) = again(
-        made,
-        {EAGER: SLOW},
-        None,
-        **NOISY,
-    )
-    assert row.verdict == "ambiguous"
-    assert row.limit == 0.02
-    assert judged.failing == []
