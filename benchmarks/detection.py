@@ -56,11 +56,11 @@ TIMES, HOST_TIMES = FIGURES[:3], FIGURES[:2]
 TRIALS = 5
 LEVELS = (0.01, 0.02, 0.03, 0.05, 0.10)
 HISTORY = 20
-SCREENED, WITH_HISTORY, AGAIN, CONFIRMED = (
-    f"effbench, {how}" for how in ("screened", "screened, with history", "run again", "alternating")
+SCREENED, WITH_HISTORY, CONFIRMED = (
+    f"effbench, {how}" for how in ("screened", "screened, with history", "alternating")
 )
 PEERS = ("TorchBench 7 %", "pyperf t-test", "asv U test, × 1.1", "Conbench z = 5")
-RULES = (SCREENED, WITH_HISTORY, AGAIN, CONFIRMED, *PEERS)
+RULES = (SCREENED, WITH_HISTORY, CONFIRMED, *PEERS)
 LIMITS = read(settings=[f"metrics=[{','.join((*FIGURES, *CONSTANT))}]"])
 #: How cells are slowed -> kind of cell, spread of the figures that follow, and the figures that are
 #: slowed.
@@ -313,7 +313,7 @@ def confirmed(flagged: Mapping[int, Sequence[Change]], again: Mapping[int, Case]
         for change in changes:
             row = rows.get((change.key, change.metric))
             if row is not None:
-                RowAgain(change, row, "", rounds[index]).settle()
+                RowAgain(change, row, rounds[index]).settle()
     return {
         index
         for index, changes in settled.items()
@@ -467,19 +467,9 @@ def called_by(
         reruns[index] = replace(cases[index], **dict(zip(("before", "after"), sides, strict=True)))
     sure = confirmed(flagged, reruns)
     rules = []
-    for index, case in enumerate(cases):
-        called = {SCREENED: found, WITH_HISTORY: with_history, CONFIRMED: sure}
+    called = {SCREENED: found, WITH_HISTORY: with_history, CONFIRMED: sure}
+    for index in range(len(cases)):
         rules.append({rule for rule, alarms in called.items() if index in alarms})
-        if index in found:
-            one, injected = ways[index]
-            again = slower(
-                screened([replace(case, after=one.trials(rng, one.shift(rng, drift), injected))])
-            ).get(0, [])
-            rules[-1] |= (
-                {AGAIN}
-                if {row.metric for row in again} & {row.metric for row in found[index]}
-                else set()
-            )
     return rules
 
 

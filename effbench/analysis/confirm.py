@@ -1,6 +1,6 @@
 """Run cells again that are or may be slower, with old and new in the same rounds.
 
-`is_flagged` says which rows run again; `RowAgain.verdict` gives the verdict of such a row.
+`flagged_of` says which rows run again; `RowAgain.verdict` gives the verdict of such a row.
 """
 
 from __future__ import annotations
@@ -171,12 +171,8 @@ def confirm(request: Confirmation) -> str | None:
 
 def flagged_of(compared: Compared) -> list[Change]:
     """Return the rows whose cells run again."""
-    return list(filter(is_flagged, compared.changes))
-
-
-def is_flagged(change: Change) -> bool:
-    """Return whether the row's cell runs again."""
-    return not change.ignored and (may_be_slower(change) or change.is_unjudged)
+    rows = [change for change in compared.changes if not change.ignored]
+    return [change for change in rows if change.is_unjudged or may_be_slower(change)]
 
 
 def may_be_slower(change: Change) -> bool:
@@ -251,11 +247,10 @@ def measure_again(
     if recorded.protocol.duet and all(map(allows_duet, cells)):
         method = AS_DUETS
     settings = settings_of(request, recorded, method)
-    plan = RerunRounds(request.rounds, method)
     progress = Progress(Console(stderr=request.quiet))
     progress.note(
-        f"running {count(len(cells), 'cell')} again, {plan.text};"
-        " Ctrl-C judges them by the rounds that are complete"
+        f"running {count(len(cells), 'cell')} again, at most {count(request.rounds, 'round')},"
+        f" {method.text}; Ctrl-C judges them by the rounds that are complete"
     )
     rule = StoppingRule(floors_of(request.compared), is_gate=True)
     command = Command(
@@ -278,9 +273,10 @@ def measure_again(
         slots = planned_slots(settings, sweep.pools, cells)
         parallel = min(len(slots), len(cells))
         saved_s = recorded.protocol.budget_s - settings.protocol.budget_s
-        duration = plan.duration(
+        duration = duration_text(
             cells,
-            settings.compilations,
+            settings,
+            method.least,
             durations,
             saved_s,
             parallel,
@@ -312,44 +308,29 @@ def read(
     )
 
 
-@dataclass(frozen=True)
-class RerunRounds:
-    """How often each side of the cells runs again, at most `most` times."""
-
-    most: int
-    method: Method
-
-    @property
-    def text(self) -> str:
-        """Such as `3 to 20 rounds, old and new as duets`."""
-        number = str(self.most)
-        if self.most > self.method.least:
-            number = f"{self.method.least} to {self.most}"
-        return f"{number} rounds, {self.method.text}"
-
-    def duration(
-        self,
-        cells: Iterable[Cell],
-        compilations: int,
-        durations: Durations,
-        saved_s: float,
-        parallel: float,
-    ) -> str:
-        """Return how long this takes, such as `40 s to 4 min`. `saved_s`: how much less a trial may
-        take than before; `parallel`: the number of trials that run at the same time."""
-        low_s = high_s = 0.0
-        for cell in cells:
-            for number in range(self.most):
-                kind = TrialKind.of(cell, is_cold=number < compilations)
-                trial_s = durations.expected_s(kind)
-                if trial_s is None:
-                    return "unknown, because no earlier trial of these cells is known"
-                trial_s = max(trial_s - saved_s, min(trial_s, LEAST_TRIAL_S))
-                high_s += trial_s
-                if number < self.method.least:
-                    low_s += trial_s
-        sides = 2
-        return between(sides * low_s / parallel, sides * high_s / parallel)
+def duration_text(
+    cells: Iterable[Cell],
+    settings: Settings,
+    least: int,
+    durations: Durations,
+    saved_s: float,
+    parallel: int,
+) -> str:
+    """Return how long a re-run with these settings takes, such as `40 s to 4 min`. `least`: how
+    many rounds run at least; `durations`: of earlier trials; `saved_s`: how much less a trial may
+    take than those; `parallel`: the number of trials that run at the same time."""
+    low_s = high_s = 0.0
+    for cell in cells:
+        for number in range(settings.protocol.rounds):
+            kind = TrialKind.of(cell, is_cold=number < settings.compilations)
+            trial_s = durations.expected_s(kind)
+            if trial_s is None:
+                return "unknown, because no earlier trial of these cells is known"
+            both_s = 2 * max(trial_s - saved_s, min(trial_s, LEAST_TRIAL_S))
+            high_s += both_s / parallel
+            if number < least:
+                low_s += both_s / parallel
+    return between(low_s, high_s)
 
 
 def facts_of(side: Side) -> Mapping[str, Any]:
@@ -366,20 +347,21 @@ def settings_of(request: Confirmation, recorded: Settings, method: Method) -> Se
     """Return the settings of the re-run: those of the checked sweep, with more rounds, and shorter
     ones if they are duets. `recorded`: with which the sweep ran."""
     after = request.after
-    protocol = {
-        **after.protocol,
-        "rounds": request.rounds,
+    protocol = replace(
+        recorded.protocol,
+        rounds=request.rounds,
         # cells that are known within ± 1 % stop early
-        "enough_interval": 0.01,
-        "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS),
-    }
+        enough_interval=0.01,
+        compilations=max(recorded.protocol.compilations, LEAST_COMPILATIONS),
+    )
     if method is AS_DUETS:
-        protocol["budget_s"] = min(recorded.protocol.budget_s, duet_budget_s(request.compared))
+        budget_s = min(protocol.budget_s, duet_budget_s(request.compared))
+        protocol = replace(protocol, budget_s=budget_s)
     return Settings.with_defaults(
         db=request.db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
         protocol=protocol,
-        baseline_mode=after.baseline_mode,
+        baseline_mode=recorded.baseline_mode,
         on_failure="ignore",
         timeout_s=recorded.timeout_s,
         isolation=recorded.isolation,
@@ -469,8 +451,8 @@ def judge_rows(compared: Compared, settled: Sequence[Change], rerun: Rerun) -> N
         key = change.key
         row = rows.get((key, change.metric))
         old, new = cells[key].sides
-        old_fails = is_worse(compared.before.result(key), old)
-        new_fails = is_worse(compared.after.result(key), new)
+        old_fails = fails(compared.before, key, old)
+        new_fails = fails(compared.after, key, new)
         if new_fails and not old_fails:
             change.add_reason(f"run again: {new}")
             change.verdict = Verdict.BROKEN
@@ -484,11 +466,10 @@ def judge_rows(compared: Compared, settled: Sequence[Change], rerun: Rerun) -> N
             RowAgain(change, row, pairs, rerun.method_of(key)).settle()
 
 
-def is_worse(before: CellResult | None, now: CellResult) -> bool:
-    """Return whether the cell was measured before, and now has a worse class of status."""
-    if before is None:
-        return False
-    return verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
+def fails(side: Side, key: str, now: CellResult) -> bool:
+    """Return whether the cell now has a status of a worse class than on this side."""
+    before = side.result(key) or NO_RESULT
+    return verdict_of_statuses(before.status or None, now.status) is Verdict.BROKEN
 
 
 @dataclass(frozen=True)

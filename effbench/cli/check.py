@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=(
             "re-run cells that are or may be slower, or are marked (host disturbed), before"
-            " reporting; old and new run as duets if both can run here"
+            " reporting, old and new as duets; if a side cannot run here, nothing runs again"
         ),
     )
     parser.add_argument(

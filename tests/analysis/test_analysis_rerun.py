@@ -7,12 +7,10 @@ from made_pairs import compared
 from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, copied, environment, steps
 
 from effbench.analysis.confirm import (
-    ALTERNATING,
-    AS_DUETS,
     Rerun,
-    RerunRounds,
     check_machine,
     duet_budget_s,
+    duration_text,
     flagged_of,
     judge_again,
     may_be_slower,
@@ -24,6 +22,7 @@ from effbench.core.errors import UsageError
 from effbench.core.meeting import ALONE, DUET
 from effbench.run.duets import Duets
 from effbench.run.estimate import Durations
+from effbench.run.plan import Settings
 from effbench.store import Store
 
 CRASHED = {"status": "crashed", "reason": "signal 11"}
@@ -272,18 +271,6 @@ def test_another_machine_settles_nothing(made, which, changed, error):
 
 
 @pytest.mark.parametrize(
-    ("rounds", "method", "text"),
-    [
-        (20, AS_DUETS, "3 to 20 rounds, old and new as duets"),
-        (20, ALTERNATING, "5 to 20 rounds, old and new alternating"),
-        (5, ALTERNATING, "5 rounds, old and new alternating"),
-    ],
-)
-def test_the_plan_of_a_re_run(rounds, method, text):
-    assert RerunRounds(rounds, method).text == text
-
-
-@pytest.mark.parametrize(
     ("seconds", "rounds", "saved_s", "parallel", "text"),
     [
         ({"cold": 20.0, "warm": 9.0}, 20, 0.0, 1, "80 s to 6 min"),
@@ -303,5 +290,13 @@ def test_the_duration_of_a_re_run(seconds, rounds, saved_s, parallel, text):
             compile_cache=cache,
         )
         durations.add(DEFAULT, trial)
-    plan = RerunRounds(rounds, AS_DUETS)
-    assert plan.duration([DEFAULT], 1, durations, saved_s, parallel) == text
+    settings = Settings.with_defaults(protocol={"rounds": rounds, "compilations": 1})
+    known = duration_text(
+        [DEFAULT],
+        settings,
+        3,
+        durations,
+        saved_s,
+        parallel,
+    )
+    assert known == text
