@@ -275,7 +275,7 @@ def test_their_dropout_is_known_by_type():
     bart = transformers.BartModel._from_config(config)
     bart.backdrop = 0.5  # transformers has no such attribute
     path, depth = timm.layers.DropPath(0.1), vision.ops.StochasticDepth(0.2, "row")
-    dropout.switch(dropout.known(nn.ModuleList([path, depth, bart])), on=False)
+    dropout.switch_off(nn.ModuleList([path, depth, bart]))
     layer = bart.encoder.layers[0]
     assert path.drop_prob == depth.p == layer.dropout == layer.self_attn.dropout == 0
     assert bart.encoder.layerdrop == bart.config.attention_dropout == 0
