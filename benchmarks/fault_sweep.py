@@ -21,6 +21,7 @@ from pathlib import Path
 
 from effbench.core.processes import environment_of, process_table
 from effbench.store import Store
+from effbench.store.connect import EmptyError
 
 HERE = Path(__file__).resolve().parent
 MARK = "EFFBENCH_FAULTS"  # environment variable of all processes of a sweep: its folder
@@ -42,8 +43,11 @@ SWEEP = (
     "timeout_s=20",
     "on_failure=ignore",
 )
-#: The line of a trial that has been recorded: batch size, round and attempt.
-LINE = re.compile(r"\[ *\d+/\d+\] .*?\bbs=(\d+)\b.* round (\d+)/\d+ · (?:attempt (\d+) · )?\w+")
+#: The line that `Progress.ended` prints of a trial that has been recorded.
+LINE = re.compile(
+    r" *\d+ % · round (?P<round>\d+)/\d+ · .*?\bbs=(?P<bs>\d+)\b.*?"
+    r" · (?:attempt (?P<attempt>\d+) · )?\w+"
+)
 TIMEOUT_S = 120.0
 #: Time for all processes of a sweep to end after its orchestrator has ended.
 ORPHAN_S = 20.0
@@ -181,8 +185,8 @@ class Sweep:
         with process.stdout as lines:
             for line in lines:
                 if match := LINE.match(line):
-                    bs, number, attempt = (int(part or 1) for part in match.groups())
-                    self.promised[bs, number - 1, attempt - 1] += 1
+                    attempt = int(match["attempt"] or 1)
+                    self.promised[int(match["bs"]), int(match["round"]) - 1, attempt - 1] += 1
                 elif title := re.match(r"sweep (\S+) · ", line):
                     self.id = title[1]
                     for tally in self.to_resume:
@@ -199,10 +203,8 @@ class Sweep:
         try:
             with Store.open(self.folder / self.db) as store:
                 sweeps = store.sweeps()
-        except Exception as error:
-            if "is empty" in str(error):  # it ended between creating the file and the tables in it
-                return None, False
-            raise
+        except EmptyError:  # it ended between creating the file and the tables in it
+            return None, False
         mine = [one for one in sweeps if one.name is None]
         self.id = mine[0].id if mine else None
         return (mine[0].state if mine else None), len(sweeps) > 1
@@ -345,6 +347,8 @@ class Sweep:
         self.tally.committed = committed
         if (state := self.state()[0]) != "completed":
             raise FaultError(f"the sweep is {state}")
+        if not self.promised:
+            raise FaultError("no printed line is that of a trial, so that none could be checked")
         if caches := list((self.folder / "cache" / "effbench" / "compile").glob("*/*/*")):
             raise FaultError(f"compile caches are left: {caches}")
 
