@@ -43,7 +43,7 @@ def rows_of_case(rows: Iterable[Result], model: str | None) -> list[LabelledRow]
         raise NothingFoundError(
             f"no result of {model or 'any model'} in this sweep; measured models: {known}"
         )
-    return by_case[the_only(list(dict.fromkeys(named)), "--model")]
+    return by_case[the_only(list(dict.fromkeys(named)), "model")]
 
 
 def rows_at(
@@ -54,18 +54,18 @@ def rows_at(
     by_size = grouped(rows_of_case(rows, model), lambda row: row.result.bs)
     sizes = sorted(by_size)
     if bs is None:
-        bs = the_only(sizes, "--bs")
+        bs = the_only(sizes, "bs")
     if bs not in by_size:
         raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
     return by_size[bs]
 
 
-def the_only(values: Sequence[Any], option: str) -> Any:
+def the_only(values: Sequence[Any], name: str) -> Any:
     """Return the only value. Raises UsageError if there are several."""
     if len(values) > 1:
         raise UsageError(
-            f"the sweep has several values of {option.removeprefix('--')}:"
-            f" {', '.join(map(str, values))}; choose one with {option}"
+            f"the sweep has several values of {name}:"
+            f" {', '.join(map(str, values))}; choose one with --{name}"
         )
     return values[0]
 

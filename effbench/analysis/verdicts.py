@@ -27,7 +27,7 @@ from effbench.core.cell import Status
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS, Metric, percent
 from effbench.core.settings import OnFailure
-from effbench.stats.intervals import TUNED, is_number, log_mean
+from effbench.stats.intervals import are_tuned, is_number, log_mean
 from effbench.stats.significance import (
     Compilations,
     RatioTest,
@@ -550,7 +550,7 @@ def doubt_range(change: Change, pair: CellPair, figures: Figures) -> None:
     """Make a change ambiguous that may be a coincidence."""
     metric = figures.metric
     # autotuning also decides what is fused
-    if metric.name == "kernels" and any(name.endswith(TUNED) for name in pair.kernels.by_chance):
+    if metric.name == "kernels" and are_tuned(pair.kernels.by_chance):
         change.doubt(pair.kernels.difference)
     if metric.unit == "s" and 1 in (len(figures.before), len(figures.after)):
         change.doubt(ONE_TIME)

@@ -12,7 +12,7 @@ from effbench.models.catalog import LIBRARIES
 from effbench.models.spec import parse_inputs
 from effbench.run.probe import NETWORK
 from effbench.run.selection import check_rules
-from effbench.store.sweeps import CONFIRMING
+from effbench.store.sweeps import is_rerun
 
 #: Settings of a model that are there to be referred to by `model.module`.
 OF_NETWORKS = ("arch", "task", "seq", "image_size", "pretrained", "config", "kwargs")
@@ -66,7 +66,7 @@ def check_arrivals(stream: Stream, protocol: Protocol) -> None:
 def check_sweep(config: Config) -> None:
     """Raise ConfigError for a name of the sweep with another meaning."""
     name = config.sweep.name or ""
-    if name == "last" or name.startswith(CONFIRMING):
+    if name == "last" or is_rerun(name):
         raise ConfigError(f"sweep.name={name} is reserved by effbench: choose another name")
 
 

@@ -261,6 +261,7 @@ class Trial:
     phase: str | None = None  # the last phase entered; a failed trial failed in this phase
     started_at: str | None = None  # ISO 8601, UTC
     disturbance_kind: DisturbanceKind | None = None  # not stored: for the line of progress
+    has_library_status: bool = False  # not stored: an error of cuBLAS, cuDNN or their like
     samples: dict[str, list[float]] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
 

@@ -226,8 +226,7 @@ def database(machine: ExaminedMachine) -> Iterator[Finding]:
         with Store.open(machine.db, mode="read") as store:
             yield good(f"database {store.name}: schema up to date, sweeps: {len(store.sweeps())}")
     except StoreError as error:
-        what, _, fix = str(error).partition("\n")
-        yield problem(what, "sweeps cannot be read or recorded there", fix or USE_ANOTHER)
+        yield problem(str(error), "sweeps cannot be read or recorded there", USE_ANOTHER)
         return
     if file is not None and not os.access(file, os.W_OK):
         yield problem(f"{file} is read-only", "no sweep can be recorded in it", USE_ANOTHER)

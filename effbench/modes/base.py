@@ -91,8 +91,8 @@ class Mode(ABC):
     captures_step: bool = False
     #: Whether the mode compiles C++ on all devices.
     wraps_in_cpp: bool = False
-    #: The kinds of state that a call changes exactly as eager does. Others are not compared.
-    writes_state: tuple[str, ...] = ("parameter", "buffer", "attribute")
+    #: Whether a call changes the module's state as eager does; otherwise it is not compared.
+    writes_state: bool = True
     #: Whether it stores something in `cache_dir` that contains the module's weights.
     stores_weights: bool = False
     #: Set by the worker before `prepare` if the mode `stores_weights`: a hash of the module's

@@ -47,7 +47,7 @@ class BucketedGraph(Mode):
     guard: Literal[None] = None
 
     static_lengths = True
-    writes_state = ()  # padding also writes to rows beyond the batch
+    writes_state = False  # padding also writes to rows beyond the batch
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -51,7 +51,7 @@ class AotInductor(Mode):
     compiles = True
     uses_dynamo = False
     static_shape = True
-    writes_state = ()  # the package has copies of the buffers
+    writes_state = False  # the package has copies of the buffers
     phases = ("inference",)
     wraps_in_cpp = True
     stores_weights = True

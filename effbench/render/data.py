@@ -21,7 +21,7 @@ from effbench.core.settings import DEFAULT_DB, quoted
 from effbench.render.tables import SpeedupTable, rows_of, speedup_table, unmeasured
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
-from effbench.store.sweeps import CONFIRMING, SweepInfo, recorded_here_first
+from effbench.store.sweeps import SweepInfo, is_rerun, recorded_here_first
 from effbench.store.trials import SampledTrial
 
 #: Most changes that a report shows.
@@ -214,7 +214,7 @@ def newest(store: Store, infos: Sequence[SweepInfo], database: str) -> list[Devi
 
 def _is_shown(info: SweepInfo) -> bool:
     """Return whether a sweep has a trial, and does not only confirm another sweep."""
-    return info.trials > 0 and not (info.name or "").startswith(CONFIRMING)
+    return info.trials > 0 and not is_rerun(info.name)
 
 
 def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:

@@ -46,6 +46,11 @@ class Interval:
     high: float | None = None
 
 
+def are_tuned(fingerprints: Iterable[str]) -> bool:
+    """Return whether autotuning chose some of the kernels with these stored fingerprints."""
+    return any(name.endswith(TUNED) for name in fingerprints)
+
+
 @dataclass(frozen=True)
 class LogEstimate:
     """The logarithm of a geometric mean or ratio, with its standard error (None: too few values).
@@ -141,7 +146,7 @@ def log_mean_of_compilations(
     for value, compilation in zip(values, compilations, strict=True):
         groups.setdefault(compilation, []).append(value)
     sd = PRIOR_SD
-    if any(name.endswith(TUNED) for name in known):
+    if are_tuned(known):
         sd = TUNED_SD
     estimate = _mean_of_groups(list(groups.values()), sides * sd**2)
     if len(groups) < len(values):

@@ -131,7 +131,7 @@ def join(connection: sa.Connection, sweep_ids: Iterable[str], name: str) -> Join
     cannot be joined.
     """
     name = text(name)
-    if not name.strip() or name.startswith(sweeps.CONFIRMING):
+    if not name.strip() or sweeps.is_rerun(name):
         raise UsageError(f"--join {name!r}: give the joined sweep a name, such as --join h100")
     parts = _read_parts(connection, sorted(set(sweep_ids)))
     every = {cell for part in parts for cell in part.plan}

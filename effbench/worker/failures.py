@@ -33,6 +33,9 @@ MISSING = {
     "CUDA_HOME environment variable is not set": NO_TOOLKIT,
     "cannot find -lcuda": NO_TOOLKIT,
 }
+#: How cuBLAS, cuDNN and their like report failures, also a lack of memory (as `INTERNAL_ERROR`, for
+#: example).
+LIBRARY_STATUS = re.compile(r"\bCU[A-Z]+_STATUS_")
 #: In the output of a C++ compiler or linker: the line that names the problem.
 COMPILER_ERROR = re.compile(r"\berror: |undefined reference|cannot find ")
 TRACEBACK_CHARACTERS = 6000

@@ -59,6 +59,8 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
         raise
     except BaseException as error:  # user code may raise anything
         trial.status, trial.reason = failures.classify(error, trial.phase)
+        if trial.status is Status.ERROR:
+            trial.has_library_status = bool(failures.LIBRARY_STATUS.search(trial.reason))
         trial.extra["traceback"] = failures.traceback_tail(error)
     seconds = running.seconds
     trial.build_s = seconds.get("build")

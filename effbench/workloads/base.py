@@ -104,7 +104,7 @@ class Workload(ABC):
         self.inputs = InputSets([], [])
         self.step: Step = self.module
         self.ran = self.module
-        self.initial: dict[str, Any] = {}
+        self.initial: dict[state.StateName, Any] = {}
         self.written: set[str] = set()
         self.values_before: dict[int, Tensor] = {}
         self.degraded: str | None = None

@@ -31,7 +31,7 @@ class Calls(Workload):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.intact: dict[str, Any] = {}
+        self.intact: dict[state.StateName, Any] = {}
         self.wanted_grad_mode: str = self.cell.numerics.get("grad_mode", gradients.AUTO)
         self.grad_mode = self.wanted_grad_mode
         if self.wanted_grad_mode == gradients.AUTO:  # until eager's calls show it

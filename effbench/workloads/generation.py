@@ -238,7 +238,9 @@ class Generation(Calls):
         has_odd = any(accuracy.not_finite(answer.logits) for answer in self.references)
         if has_odd and not self.cell.model.get("allow_nonfinite"):
             raise Ended(Status.INCORRECT, "eager logits not finite")
-        parameters = {f"parameter {name}" for name, _ in self.module.named_parameters()}
+        parameters = {
+            state.StateName("parameter", name) for name, _ in self.module.named_parameters()
+        }
         self.intact = state.marks(self.module, parameters)
 
     def wrong(self) -> str | None:

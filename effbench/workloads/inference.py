@@ -17,6 +17,7 @@ from effbench.workloads import state
 from effbench.workloads.base import copies
 from effbench.workloads.calls import Calls
 from effbench.workloads.endings import Ended
+from effbench.workloads.state import StateName
 
 
 class Inference(Calls):
@@ -48,13 +49,12 @@ class Inference(Calls):
                 result |= self.changed_state(module)
             yield result
 
-    def compared_state(self) -> list[str]:
-        """Return the names of the state that the mode must change as eager does."""
-        return [name for name in self.initial if name.split(" ")[0] in self.mode.writes_state]
-
     def changed_state(self, module: nn.Module) -> accuracy.Parts:
-        """Return the tensors of the compared state."""
-        return accuracy.tensors(state.save(module, self.compared_state()))
+        """Return the tensors of the state that the mode must change as eager does."""
+        if not self.mode.writes_state:
+            return {}
+        saved = state.save(module, self.initial)
+        return accuracy.tensors({str(name): value for name, value in saved.items()})
 
     def take_reference(self) -> None:
         """Keep eager's results. Raises Ended if they have no tensor or are not finite."""
@@ -65,7 +65,7 @@ class Inference(Calls):
         names = {
             name
             for name in watch.names
-            if not name.startswith("parameter ") or watch.marks.get(name) != marks.get(name)
+            if name.kind != "parameter" or watch.marks.get(name) != marks.get(name)
         }
         initial = state.save(self.module, names)
 
@@ -91,14 +91,14 @@ class Inference(Calls):
         kept = {
             name
             for name in watch.names - self.initial.keys()
-            if not name.startswith("attribute ") or name.endswith("training")
+            if name.kind != "attribute" or name.path.endswith("training")
         }
         self.intact = state.marks(self.module, kept)
 
-    def follow_eager(self, names: set[str]) -> set[str]:
+    def follow_eager(self, names: set[StateName]) -> set[StateName]:
         """Keep eager's results, and return which of the named state its calls write to."""
         watch = state.Watch(self.module)
-        written: set[str] = set()
+        written: set[StateName] = set()
         with self.context():
             for result in self.follow(self.module, self.module, self.inputs.checked):
                 self.references.append(state.on_host(result))
@@ -160,13 +160,8 @@ class Inference(Calls):
     def refuse_own_state(self) -> None:
         """Raise Ended if the mode has its own copy of a buffer that eager's outputs depend on.
         Earlier calls have changed the copy, which cannot be restored."""
-        compared = self.compared_state()
-        copied = [
-            name
-            for name in self.initial
-            if name not in compared and not name.startswith("attribute ")
-        ]
-        if not copied:
+        copied = [name for name in self.initial if name.kind != "attribute"]
+        if self.mode.writes_state or not copied:
             return
         given = self.inputs.checked[0]
         first, second = self.follow(self.module, self.module, [given, given])
@@ -185,6 +180,6 @@ class Inference(Calls):
     def unpaired(self) -> str | None:
         for name in self.initial:
             # compiled code may depend on a plain value: a change by the other side recompiles it
-            if name.startswith("attribute "):
+            if name.kind == "attribute":
                 return f"each call changes the module's {name}"
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,20 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from effbench.measure.accuracy import PLAIN
+
+Name = TypeVar("Name")
+StateKind = Literal["parameter", "buffer", "attribute"]
+
+
+class StateName(NamedTuple):
+    """The name of a parameter, buffer or attribute, such as `buffer norm.mean`. `path`: from the
+    module."""
+
+    kind: StateKind
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.path}"
 
 
 @dataclass(slots=True)  # not frozen, because large modules have 100,000 of them
@@ -27,26 +41,28 @@ class StatePlace:
         return self.held[self.key]
 
 
-def places(module: nn.Module, names: Container[str] | None = None) -> dict[str, StatePlace]:
-    """Return where the module holds its parameters, buffers and attributes, by names like `buffer
-    norm.mean`. `names`: only these; None: all."""
+def places(
+    module: nn.Module, names: Container[StateName] | None = None
+) -> dict[StateName, StatePlace]:
+    """Return where the module holds its parameters, buffers and attributes. `names`: only these;
+    None: all."""
     by_name = {}
     for path, part in module.named_modules():
         prefix = f"{path}." if path else ""
-        kinds = {
+        kinds: dict[StateKind, dict[str, Any]] = {
             "parameter": part._parameters,
             "buffer": part._buffers,
             "attribute": vars(part),
         }
         for kind, held in kinds.items():
             for key in held:
-                name = f"{kind} {prefix}{key}"
+                name = StateName(kind, f"{prefix}{key}")
                 if names is None or name in names:
                     by_name[name] = StatePlace(held, key)
     return by_name
 
 
-def marks(module: nn.Module, names: Container[str] | None = None) -> dict[str, Any]:
+def marks(module: nn.Module, names: Container[StateName] | None = None) -> dict[StateName, Any]:
     """Return what differs once a value was written or replaced: version and address of a tensor, or
     a plain value. `names`: as in `places`."""
     by_name = {}
@@ -71,7 +87,7 @@ class Watch:
         self.alive = [place.value for place in everything.values()]
         self.marks = marks(module)
 
-    def changed(self, names: Collection[str]) -> set[str]:
+    def changed(self, names: Collection[StateName]) -> set[StateName]:
         """Return which of these have been written, replaced or created."""
         now = marks(self.module, names)
         before = self.marks
@@ -97,7 +113,7 @@ def is_expanded(value: Tensor) -> bool:
     return False
 
 
-def save(module: nn.Module, names: Container[str]) -> dict[str, Any]:
+def save(module: nn.Module, names: Container[StateName]) -> dict[StateName, Any]:
     """Return copies in host memory of the dense tensors and plain values with these names, not of
     lists or objects."""
     saved = {}
@@ -119,7 +135,7 @@ def make_ordinary(module: nn.Module) -> None:
 
 def restore(
     module: nn.Module,
-    saved: Mapping[str, Any],
+    saved: Mapping[StateName, Any],
     device: torch.device,
 ) -> None:
     """Restore what `save` returned. Tensors keep their addresses, which CUDA graphs use."""
@@ -200,7 +216,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def on_host(values: Mapping[str, Any]) -> dict[str, Any]:
+def on_host(values: Mapping[Name, Any]) -> dict[Name, Any]:
     """Return the values with tensors copied to host memory."""
     copied = {}
     for name, value in values.items():

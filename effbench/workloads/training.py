@@ -34,7 +34,16 @@ from effbench.workloads import dropout, quantization
 from effbench.workloads.base import Workload
 from effbench.workloads.endings import Ended, without_float64
 from effbench.workloads.losses import TrainingLoss, make_loss
-from effbench.workloads.state import is_dense, on_host, places, restore, same, save, tensors
+from effbench.workloads.state import (
+    StateName,
+    is_dense,
+    on_host,
+    places,
+    restore,
+    same,
+    save,
+    tensors,
+)
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -95,7 +104,7 @@ class TrainingSteps(Workload):
         # on the host, because device memory is measured
         self.start = on_host(self.state())
         # also frozen parameters: a momentum encoder writes to them in forward
-        trained = {f"parameter {name}" for name in self.parameters}
+        trained = {StateName("parameter", name) for name in self.parameters}
         self.others = save(self.module, places(self.module).keys() - trained)
 
     @classmethod
@@ -270,7 +279,7 @@ class TrainingSteps(Workload):
         # weights that stay frozen need no restoring
         now = save(self.module, self.others)
         for name, value in list(self.others.items()):
-            if name.startswith("parameter ") and same(value, now.get(name)):
+            if name.kind == "parameter" and same(value, now.get(name)):
                 del self.others[name]
         self.restore()
 

@@ -229,12 +229,13 @@ def test_the_gpu_is_touched_before_any_user_code(monkeypatch):
     """So that what fails there is known to be the harness's failure."""
 
     def refuse(*_, **options):
-        raise RuntimeError("CUDA driver initialization failed")
+        raise RuntimeError("CUDA driver initialization failed: CUBLAS_STATUS_NOT_INITIALIZED")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "empty", refuse)
     ended = on_missing_gpu()
     assert ended.status == "error"
+    assert ended.has_library_status
     assert "CUDA driver initialization failed" in ended.reason
 
 

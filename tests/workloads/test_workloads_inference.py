@@ -132,7 +132,7 @@ def test_state_is_restored_before_each_comparison(which):
     address = made.module.count.data_ptr()
     assert verdict(made, made.module, timed=2) is None
     assert made.trial.rel_error == 0
-    assert made.initial.keys() == CHANGED
+    assert set(map(str, made.initial)) == CHANGED
     assert made.module.count.data_ptr() == address, "a CUDA graph knows it by its address"
     assert made.module.late is not None
 
@@ -144,7 +144,7 @@ def test_state_is_restored_before_each_comparison(which):
 def test_a_copy_of_state_that_outputs_depend_on_is_unsupported(which, expected):
     """In a package, whose buffers are copies."""
     made = workload(Counts(which))
-    made.mode.writes_state = ()
+    made.mode.writes_state = False
 
     def step(x, y):
         output = made.module(x, y)

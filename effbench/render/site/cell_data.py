@@ -40,8 +40,6 @@ TITLES = {
     "ttft_ms": "time to first token",
     "tpot_ms": "time per output token",
 }
-#: Units in which the names of timers may end.
-UNITS = ("ms", "us", "ns", "s")
 
 
 def cells_of(device_sweep: DeviceSweep) -> Iterator[tuple[str, list[Json]]]:
@@ -134,11 +132,9 @@ def place_of_timer(name: str) -> tuple[bool, bool, str]:
 
 
 def describe_timer(name: str) -> Json:
-    """Return `name`, `title` and `unit` of a timer; the unit is empty if the name has none."""
-    title, _, unit = name.rpartition("_")
-    if not title or unit not in UNITS:
-        title, unit = name, ""
-    return {"name": name, "title": TITLES.get(name, title.replace("_", " ")), "unit": unit}
+    """Return `name`, `title` and `unit` of a timer; all samples are in ms."""
+    title = name.removesuffix("_ms").replace("_", " ")
+    return {"name": name, "title": TITLES.get(name, title), "unit": "ms"}
 
 
 def drawn_samples(samples: StoredSamples, most: int) -> Json:

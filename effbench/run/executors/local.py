@@ -8,7 +8,6 @@ time.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
 import tempfile
@@ -45,9 +44,6 @@ from effbench.store.values import artifact_folder
 if TYPE_CHECKING:
     from effbench.run.executors.job import JobReporter
 
-#: How cuBLAS, cuDNN and their like report failures, also a lack of memory (as `INTERNAL_ERROR`, for
-#: example).
-LIBRARY_STATUS = re.compile(r"\bCU[A-Z]+_STATUS_")
 #: Phases of a trial's wall time that are not overhead.
 PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts")
 #: How a trial ends if the harness failed.
@@ -514,6 +510,4 @@ def may_lack_room(record: Trial) -> bool:
     serves only one process at a time."""
     if record.phase in BEFORE_USER_CODE:
         return not record.status.is_measured
-    if record.status is Status.OOM:
-        return True
-    return record.status is Status.ERROR and LIBRARY_STATUS.search(record.reason or "") is not None
+    return record.status is Status.OOM or record.has_library_status
