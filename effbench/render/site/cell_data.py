@@ -133,8 +133,11 @@ def place_of_timer(name: str) -> tuple[bool, bool, str]:
 
 def describe_timer(name: str) -> Json:
     """Return `name`, `title` and `unit` of a timer; all samples are in ms."""
-    title = name.removesuffix("_ms").replace("_", " ")
-    return {"name": name, "title": TITLES.get(name, title), "unit": "ms"}
+    return {
+        "name": name,
+        "title": TITLES.get(name, name.removesuffix("_ms").replace("_", " ")),
+        "unit": "ms",
+    }
 
 
 def drawn_samples(samples: StoredSamples, most: int) -> Json:
