@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ RANDOM = (
     "; eager's loss depends on the random seed, so no mode can be compared with it: switch off what"
     " is random in your module; for example, set its dropout to 0, such as model.module.dropout=0"
 )
-#: How many other seeds are tried: a mask of a small probability changes the loss for few.
+#: How many other seeds are tried. A kernel that adds in another order may change a few losses.
 OTHER_SEEDS = 8
 #: Relative rounding error of a loss in float32.
 ROUNDING = 1e-7
@@ -348,18 +349,18 @@ class TrainingSteps(Workload):
             return without_float64(doubt, error)
 
     def is_random(self) -> bool:
-        """Return whether the loss of eager's first step changes with the seed, by much more than
-        without another seed: some kernels add in another order in each call."""
+        """Return whether the loss of eager's first step changes with most seeds, by much more than
+        without another seed: some kernels add in another order in some calls."""
         loss = self.reference.losses[0]
         noise = ROUNDING * abs(loss)
-        change = 0.0
+        changes = []
         try:
             for number in range(1, OTHER_SEEDS + 1):
                 noise = max(noise, abs(self.eager_loss(self.seed) - loss))
-                change = max(change, abs(self.eager_loss(self.seed + number) - loss))
+                changes.append(abs(self.eager_loss(self.seed + number) - loss))
         except RuntimeError:  # such as no memory for it: the reason stays as it is
             return False
-        return change > 10 * noise
+        return median(changes) > 10 * noise
 
     def eager_loss(self, seed: int) -> float:
         """Return eager's loss in the initial state, with random numbers of this seed."""
