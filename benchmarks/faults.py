@@ -16,7 +16,6 @@ import contextlib
 import datetime as dt
 import os
 import random
-import re
 import resource
 import signal
 import sqlite3
@@ -86,25 +85,16 @@ def locks_database(sweep: Sweep, rng: random.Random, seconds: float | None = Non
         sweep.goes_on()
 
 
-def takes_database(sweep: Sweep, rng: random.Random) -> None:
-    """Delete, move or replace the database; the sweep must save it and name the copy."""
+def moves_database(sweep: Sweep, rng: random.Random) -> None:
+    """Move the database away until the sweep has ended, which must say so."""
     sweep.wait_moment(rng)
     path = sweep.folder / sweep.db
-    how = rng.choice(("delete", "delete all", "move", "replace"))
-    if how == "delete all":
-        for file in path.parent.glob(f"{path.name}*"):
-            file.unlink()
-    elif how == "delete":
-        path.unlink()
-    else:
-        path.rename(path.with_name("elsewhere.db"))
-        if how == "replace":
-            path.write_bytes(b"")
+    elsewhere = path.with_name("elsewhere.db")
+    path.rename(elsewhere)
     sweep.ends(2)
-    saved = re.search(r"resume=\S+ db=(\S+)", sweep.errors())
-    if not saved:
-        raise FaultError(f"no copy is named: {sweep.errors()[-500:]}")
-    sweep.db = saved[1]
+    if "was moved" not in sweep.errors():
+        raise FaultError(f"the reason is missing: {sweep.errors()[-500:]}")
+    elsewhere.rename(path)
 
 
 def protects_database(sweep: Sweep, rng: random.Random) -> None:
@@ -224,7 +214,7 @@ KINDS: dict[str, Callable[[Sweep, random.Random], None]] = {
     "clock jumps backwards": turns_clock,
     "invalid message of a worker": partial(misbehaves, "writes-garbage"),
     "SIGSTOP, worker": partial(sends, "worker", "SIGSTOP"),
-    "database deleted": takes_database,
+    "database moved": moves_database,
     "two sweeps, one device": races,
     "model forks": partial(misbehaves, "forks"),
     "SIGSTOP, orchestrator": partial(sends, "orchestrator", "SIGSTOP"),

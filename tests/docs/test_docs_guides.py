@@ -16,7 +16,10 @@ PAGES = (
     *(page for page in pages.pages() if page.startswith("how-to/")),
 )
 #: What is not here: other machines, clusters, interpreters and checkouts, a GPU, swept widths.
-ELSEWHERE = re.compile(r"postgresql:|/envs/|executor\.gpus|my_pkg|executor=slurm|\.\./before|--by ")
+ELSEWHERE = re.compile(
+    r"postgresql:|--join |h100$|executor=slurm"
+    r"|executor\.gpus|/envs/|\.\./before|my_pkg|--by "
+)
 FAST = [
     "protocol.budget_s=0.05",
     "protocol.min_time_s=0",

@@ -145,7 +145,7 @@ def test_the_buttons_of_the_figure_hide_no_sign_of_a_new_change(chromium, tmp_pa
     folder = site(
         tmp_path,
         device_sweep([make.row()]),
-        history=latencies([*noisy(14), *noisy(2, 1.3)]).judge(),
+        history=latencies([*noisy(14), *noisy(3, 1.3)]).judge(),
     )
     with Visit(chromium, folder / "history.html") as one:
         until(one.page, READY)
