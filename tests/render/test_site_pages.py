@@ -1,5 +1,7 @@
 """What the pages of history and claims and the overview show is what the database holds."""
 
+import json
+
 import claim_sweeps as sweeps
 import pytest
 import synthetic as make
@@ -35,6 +37,14 @@ def test_the_lines_break_where_the_environment_changed(report):
         breaks = line_of(report.history, track, [])["breaks"]
         assert list(breaks) == [sweeps.UPDATE]
         assert "torch 2.12.0 -> 2.13.0" in breaks[sweeps.UPDATE]
+
+
+def test_modes_are_in_order_so_that_two_reports_are_equal(report, tmp_path):
+    write_site(report, tmp_path)
+    text = (tmp_path / "data" / "history-index.js").read_text()
+    modes = json.loads(text[text.index("{") : text.rindex("}") + 1])["modes"]
+    assert len(modes) > 2
+    assert list(modes) == sorted(modes)
 
 
 def near(figure):

@@ -79,7 +79,7 @@ def write_lines(folder: PageFolder, past: History, size: int) -> str:
         "sweeps": [describe_sweep(sweep) for sweep in past.sweeps],
         "metrics": {name: describe_metric(name) for name in past.metrics},
         "baselines": [describe_baseline(baseline) for baseline in past.baselines],
-        "modes": {mode: glyph_of(mode)._asdict() for mode in modes},
+        "modes": {mode: glyph_of(mode)._asdict() for mode in sorted(modes)},
         "several": past.has_several_places,
         "lines": listed,
         "first": first_series(past),
