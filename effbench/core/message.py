@@ -113,8 +113,6 @@ class TrialRequest(Payload):
     host_high_ms: float | None = None
     # mode whose calls alternate with the trial's, for the speedup
     baseline: dict[str, Any] | None = None
-    # kinds, the folder to write them to, its name in the record
-    artifacts: dict[str, Any] | None = None
     # the trial alternates with another one; None: it is timed alone
     duet: DuetRequest | None = None
 

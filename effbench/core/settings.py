@@ -292,8 +292,6 @@ class Config:
     # cell
     exclude: Any = None
     resume: str | None = None  # id, name, label or `last`: resume that sweep
-    # files to keep from each cell's first trial
-    artifacts: list[Literal["trace", "code", "snapshot", "graph"]] = field(default_factory=list)
     # `fail`: exit code 1 if cells failed; `ignore`: 0
     on_failure: Literal["fail", "ignore"] = "fail"
     db: str = DEFAULT_DB  # path, or SQLAlchemy URL of SQLite or PostgreSQL

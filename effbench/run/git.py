@@ -1,6 +1,6 @@
 """The git state of a folder: its commit, and changes of code that are not committed.
 
-What effbench itself writes (databases, sites, artifacts and logs) is no code, although git may
+What effbench itself writes (databases, sites and logs) is no code, although git may
 track it.
 """
 
@@ -16,11 +16,8 @@ from pathlib import Path
 
 #: Most changed files that a message names.
 MOST_FILES = 5
-#: A database, with the files that SQLite keeps next to it, and artifacts and the log of a sweep.
-OWN_FILES = re.compile(
-    r"\.db(-wal|-shm|-journal)?$"
-    r"|(^|/)(artifacts|logs)/\d{8}-\d{6}-[0-9a-f]{4}(/|\.log$)"
-)
+#: A database, with the files that SQLite keeps next to it, and the log of a sweep.
+OWN_FILES = re.compile(r"\.db(-wal|-shm|-journal)?$|(^|/)logs/\d{8}-\d{6}-[0-9a-f]{4}\.log$")
 #: List of files in the folder of a site.
 SITE_LIST = "site.json"
 

@@ -39,7 +39,6 @@ class Settings:
     baseline_mode: str
     exclude: list[dict[str, Any]] | None
     resume: str | None
-    artifacts: list[str]
     on_failure: str
     db: str
 

@@ -35,7 +35,7 @@ from effbench.run.plan import CellRun, Settings, SweepPlan, stored_settings
 from effbench.run.pool import Pools, ServerPool, gpus_of
 from effbench.run.progress import Progress
 from effbench.store import liveness, secrets
-from effbench.store.connect import artifact_home, moved
+from effbench.store.connect import folder_of, moved
 from effbench.store.store import Store
 
 
@@ -99,7 +99,7 @@ class OpenSweep:
             plan,
             environments,
         )
-        logs.write_to(artifact_home(settings.db), sweep_id)
+        logs.write_to(folder_of(settings.db), sweep_id)
         with ending(self.store, sweep_id, settings, stop):
             trials = executor.open(sweep_id)
             showing = self.command.progress.showing(

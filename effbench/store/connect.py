@@ -135,9 +135,8 @@ def is_same(url: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
     return parse_url(url) == parse_url(other)
 
 
-def artifact_home(url: str | os.PathLike[str]) -> Path:
-    """Return the folder that artifact names are relative to: the folder of a SQLite file, else
-    `results`."""
+def folder_of(url: str | os.PathLike[str]) -> Path:
+    """Return the folder of the logs: the folder of a SQLite file, else `results`."""
     file = sqlite_file(url)
     return file.parent if file else Path("results")
 

@@ -140,11 +140,6 @@ def scalar(value: Any) -> Any:
     return value
 
 
-def artifact_folder(sweep_id: str, cell_key: str = "") -> str:
-    """Return the folder of a sweep's or a cell's artifacts, below `connect.artifact_home`."""
-    return f"artifacts/{sweep_id}/{cell_key[:12]}"
-
-
 def cell_row(cell: Cell) -> dict[str, Any]:
     """Return the row of `cell`."""
     return {

@@ -9,7 +9,7 @@
 | timings, pairing, duets | when are the timers, pairs and duets taken, and what do they record? |
 | probe | can the targets be imported, and what is this machine? |
 | failures | which status and reason does an exception give? |
-| check, artifacts | what do behaviour checks and kept files give? |
+| check | what do behaviour checks give? |
 
 A trial goes from a `TrialRequest` to `Timing` and `Pairs` (samples), `TimingFigure` (their median),
 `StepTiming` and `PairedSpeedups` (what timing found), and `Trial`, its record.

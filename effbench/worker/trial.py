@@ -31,7 +31,7 @@ from effbench.models.signature import module_mismatch
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
 from effbench.modes.base import Mode, Prepared, uses_dynamo
-from effbench.worker import artifacts, failures
+from effbench.worker import failures
 from effbench.worker.context import CompilationWatch, TrialContext
 from effbench.worker.duets import DuetMember
 from effbench.worker.pairing import add_pairs
@@ -121,9 +121,6 @@ class RunningTrial(TrialContext):
                 self.measure()
         facts = self.prepared.all_facts() | self.workload.figures(self.measured.latency_ms)
         self.trial.extra["facts"] = facts
-        if self.request.artifacts:
-            with self.phase("artifacts"):
-                artifacts.collect(self.request, self.trial, self.workload)
         self.judge()
 
     def measure(self) -> None:

@@ -223,7 +223,7 @@ def test_what_is_forged_is_refused(statement, reason, loosened, tmp_path, target
 
 @pytest.mark.parametrize("name", ["../../x", "", "x\x1b[2J", "-x", "x" * 65])
 def test_an_id_that_is_none(name, source, target):
-    """Folders of caches and artifacts are named by it."""
+    """Folders of caches and logs are named by it."""
     with Store.open(source) as store:
         last = store.find_sweep("last").id
     sql(

@@ -2,7 +2,6 @@
 markup."""
 
 import csv
-import json
 
 import pytest
 from made_sweeps import a_cell, copied
@@ -58,19 +57,6 @@ def test_a_sweep_id_is_no_path(hostile, effbench):
         done = effbench(*words)
         assert done.code == 2
         assert "not a sweep id" in done.err
-
-
-NAMES = ["private.txt", "../private.txt", "artifacts/../private.txt", "artifacts/link.txt"]
-
-
-def test_the_site_copies_only_artifacts(hostile, effbench, tmp_path):
-    (tmp_path / "artifacts").mkdir()
-    (tmp_path / "artifacts" / "link.txt").symlink_to(tmp_path / "private.txt")
-    (tmp_path / "private.txt").write_text("private")
-    hostile.sql(f"UPDATE trial SET extra = '{json.dumps({'artifacts': NAMES})}'")
-    assert effbench("report", "--db", str(hostile.path), "--out", "site").code == 0
-    names = [path.name for path in (tmp_path / "site").rglob("*")]
-    assert not [name for name in names if "private" in name or "link" in name]
 
 
 def test_hydra_prints_no_password(effbench):

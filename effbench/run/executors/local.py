@@ -37,15 +37,13 @@ from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of, trials_
 from effbench.run.pool import gpus_of
 from effbench.run.resume import compilation_of, recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue, groups_of
-from effbench.store import connect
 from effbench.store.store import Store
-from effbench.store.values import artifact_folder
 
 if TYPE_CHECKING:
     from effbench.run.executors.job import JobReporter
 
 #: Phases of a trial's wall time that are not overhead.
-PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts")
+PHASES = ("build", "prepare", "check", "warmup", "timing", "profile")
 #: How a trial ends if the harness failed.
 FAILURES = (Status.ERROR, Status.CRASHED, Status.OOM)
 #: Trials in a row without an undisturbed moment after which a sweep stops waiting for one.
@@ -341,9 +339,6 @@ class LocalExecutor(TrialExecutor):
         if request.stopped:
             raise StoppedError
         record = record_of(request, trial)
-        if message.artifacts and record.phase == "artifacts" and "artifacts" not in record.extra:
-            # incomplete, and no row refers to it
-            shutil.rmtree(message.artifacts["folder"], ignore_errors=True)
         record.started_at = started_at
         record.wall_s = wall_s
         record.gpu_index, record.gpu_uuid = slot.index, slot.uuid
@@ -397,7 +392,6 @@ class LocalExecutor(TrialExecutor):
             host_ms=speeds.quiet_ms(),
             host_high_ms=speeds.high_ms(),
             baseline=self.baseline_of(run),
-            artifacts=self.artifacts_of(trial, environment_id),
             duet=duet,
         )
 
@@ -411,16 +405,6 @@ class LocalExecutor(TrialExecutor):
             if other.mode_name == baseline_mode and other.comparison_key == cell.comparison_key:
                 return other.mode
         return None
-
-    def artifacts_of(self, trial: PlannedTrial, environment_id: str) -> dict[str, Any] | None:
-        """Return which artifacts the trial saves and where, or None after a cell's first round."""
-        if not self.settings.artifacts or trial.round > 0:
-            return None
-        name = artifact_folder(self.sweep_id, trial.run.cell.key)
-        if trial.run.interpreter.given:  # distinguishes it from other interpreters
-            name += f"-{environment_id}"
-        folder = (connect.artifact_home(self.settings.db) / name).absolute()
-        return {"kinds": self.settings.artifacts, "folder": str(folder), "name": name}
 
     # --- records ---
 

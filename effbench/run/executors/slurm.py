@@ -276,7 +276,7 @@ class SlurmExecutor(TrialExecutor):
         caches = sweep_cache(self.settings, self.sweep_id) / job_name
         settings = replace(
             self.settings,
-            db=str(connect.artifact_home(self.settings.db).absolute() / "unused.db"),
+            db=str(connect.folder_of(self.settings.db).absolute() / "unused.db"),
             executor=replace(self.settings.executor, name="local", cache_dir=str(caches)),
             resume=None,
         )
