@@ -11,17 +11,14 @@ Server to sweep:
     {"v", "event": "ready", "pid"}
     {"v", "event": "started", "id", "pid"}
     {"v", "event": "phase", "id", "phase"}
-    {"v", "event": "ended", "id", "pid", "result" | null, "exit", "signal", "log", "oom_killed",
-     "reason" | null, "exit_message" | null}
-        reason: why the server ended the task
-        exit_message: what the task passed to `sys.exit`, if that is no number
+    {"v", "event": "ended", "id", "pid", "result" | null, "exit", "signal", "log", "oom_killed"}
     {"v", "event": "ended", "id", "result": null, "exit", "signal", "failed"}
         failed: why the server could not start the task
 
 Task to server, through the task's own result pipe:
 
     {"v", "phase"}
-    {"v", "result"} or {"v", "exit_message"}, once
+    {"v", "result"}, once
 
 Standard library only, because both sides import this module.
 """
@@ -33,9 +30,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 VERSION = 1
-#: Longest line that a task may send. A record with 100,000 samples per timer (three timers) takes 6
-#: MiB.
-MOST_BYTES = 64 * 2**20
 #: The phases in which a trial and a probe first touch a GPU.
 DEVICE_PHASE, PROBE_PHASE = "device", "environment"
 #: Phases before any user code runs: a failure in them is the harness's.

@@ -22,7 +22,6 @@ from effbench.core.errors import InterpreterError, WorkerError
 from effbench.core.folders import cache_home, is_plain, plain_path, worker_variables
 from effbench.core.message import (
     DUET_PHASE,
-    MOST_BYTES,
     PROBE_PHASE,
     TRIAL_VARIABLE,
     MessageError,
@@ -57,9 +56,6 @@ STOP_TIMEOUT_S = 0.2
 LAST_WORDS_TIMEOUT_S = 2.0
 #: Pause before each retry after a failure of the harness.
 RETRY_PAUSES_S = (0.5, 2.0, 5.0)
-#: Longest line from a server; escaping may lengthen a task's line.
-MOST_LINE_BYTES = 4 * MOST_BYTES
-
 
 #: A message to or from a server, or a part of it.
 Message = dict[str, Any]
@@ -149,7 +145,7 @@ class ServerRequest:
             return f"not done after {self.timed_out_s:g} s"
         if outcome.get("oom_killed"):
             return "killed by the kernel: host memory ran out"
-        for name in ("died", "failed", "reason"):
+        for name in ("died", "failed"):
             if outcome.get(name):
                 return str(outcome[name])
         number = outcome["signal"]
@@ -157,10 +153,7 @@ class ServerRequest:
             return f"killed by {signal.Signals(number).name}"
         if number:
             return f"killed by signal {number}"
-        reason = f"the process exited with code {outcome['exit']}"
-        if outcome.get("exit_message"):
-            reason = f"{reason}: {outcome['exit_message']}"
-        return reason
+        return f"the process exited with code {outcome['exit']}"
 
 
 def server_variables(package_root: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -186,7 +179,7 @@ def why_failed(request: ServerRequest) -> str:
     """Return why a task of the harness has no result, with the last line of its output."""
     _, reason = request.failure()
     log = (request.outcome.get("log") or "").strip()
-    if not log or request.outcome.get("exit_message"):  # the message is that line
+    if not log:
         return reason
     return f"{reason}: {one_line(log.splitlines()[-1], 500)}"
 
@@ -412,7 +405,7 @@ class ForkServer:
     def read_messages(self) -> None:
         with pipe_of(self.process.stdout) as lines:
             try:
-                while line := lines.readline(MOST_LINE_BYTES):
+                for line in lines:
                     self.handle(decode(line))
             except MessageError as error:  # the messages after it are unreliable
                 self.stderr.append(f"invalid message: {error}")

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from effbench.core.cell import Status
 from effbench.core.errors import UnsupportedError
@@ -37,19 +32,11 @@ MISSING = {
 #: example).
 LIBRARY_STATUS = re.compile(r"\bCU[A-Z]+_STATUS_")
 #: In the output of a C++ compiler or linker: the line that names the problem.
-COMPILER_ERROR = re.compile(r"\berror: |undefined reference|cannot find ")
+COMPILER_ERROR = re.compile(r"^.*(\berror: |undefined reference|cannot find ).*$", re.MULTILINE)
 TRACEBACK_CHARACTERS = 6000
-OWN = Path(__file__).parents[1]
-#: Folders without user code; the variables name caches of generated code.
-LIBRARIES = (
-    OWN,
-    Path(torch.__file__).parent,
-    *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")),
-)
-GENERATED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-
-#: A frame in the text of an error: compilers name the user's code there, which they do not run.
-FRAME = re.compile(r'File "([^"\n<]+)", line (\d+)(?:, in ([^\s,]+))?')
+#: Folders without user code, and the names of folders of packages.
+LIBRARIES = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")))
+PACKAGES = {"site-packages", "dist-packages"}
 
 
 def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
@@ -69,6 +56,8 @@ def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
     place = location(error)
     if place:
         reason = f"{reason} ({place})"
+    if isinstance(error, SystemExit):
+        return Status.CRASHED, reason
     return Status.ERROR, reason
 
 
@@ -76,70 +65,31 @@ def compiler_message(error: BaseException) -> str:
     """Return the first error that a C++ compiler printed, after a colon; empty if none did.
     Inductor's own first line only says that there was one."""
     for link in chain(error):
-        before, separator, output = text_of(link).partition("\nOutput:\n")
-        if not separator or "compile error" not in before:
-            continue
-        for line in output.splitlines():
-            if COMPILER_ERROR.search(line):
-                return f": {first_line(line)}"
+        _, separator, output = text_of(link).partition("C++ compile error")
+        match = COMPILER_ERROR.search(output)
+        if separator and match:
+            return f": {first_line(match[0])}"
     return ""
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A line of code in a traceback, or in the text of an error. `function`: empty if unknown."""
-
-    path: Path
-    line: str
-    function: str
-
-    @property
-    def is_own(self) -> bool:
-        return self.path.is_relative_to(OWN)
-
-    @property
-    def is_users(self) -> bool:
-        """Whether it belongs neither to a library nor to generated code."""
-        if {"site-packages", "dist-packages"} & set(self.path.parts):
-            return False
-        generated = [Path(os.environ[name]) for name in GENERATED if os.environ.get(name)]
-        return not any(self.path.is_relative_to(path) for path in (*LIBRARIES, *generated))
-
-    def __str__(self) -> str:
-        path = self.path
-        if path.is_relative_to(Path.cwd()):
-            path = path.relative_to(Path.cwd())
-        if not self.function:
-            return f"{path}:{self.line}"
-        return f"{path}:{self.line} in {self.function}"
 
 
 def location(error: BaseException) -> str:
-    """Return the innermost frame of user code as `nets/mine.py:34 in forward`. Without user code,
-    return the innermost frame outside effbench, or an empty text. Paths inside the working
-    directory are relative."""
-    # its message names the file, and its frames belong to the import system
-    if isinstance(error, SyntaxError):
-        return ""
-    run: list[Frame] = []
-    named: list[Frame] = []
-    with contextlib.suppress(OSError):  # the module may have removed the working directory
-        for link in chain(error):
-            run += frames_in("".join(traceback.format_tb(link.__traceback__)))
-            named += frames_in(text_of(link))
-        outside = [frame for frame in run if not frame.is_own]
-        for frame in (*outside, *named):
-            if frame.is_users:
-                return str(frame)
-        if outside:
-            return str(outside[0])
+    """Return the innermost frame of user code as `nets/mine.py:34 in forward`, or an empty text.
+    Paths inside the working directory are relative."""
+    for link in chain(error):
+        for frame in reversed(traceback.extract_tb(link.__traceback__)):
+            path = Path(frame.filename)
+            if is_users(path):
+                with contextlib.suppress(OSError, ValueError):  # outside, or it has been removed
+                    path = path.relative_to(Path.cwd())
+                return f"{path}:{frame.lineno} in {frame.name}"
     return ""
 
 
-def frames_in(text: str) -> Iterator[Frame]:
-    """Yield the frames in a text, innermost first."""
-    for path, line, function in reversed(FRAME.findall(text)):
-        yield Frame(Path(path).absolute(), line, function)
+def is_users(path: Path) -> bool:
+    """Return whether a file of code is the user's. Frozen modules have no absolute path."""
+    if not path.is_absolute() or PACKAGES & set(path.parts):
+        return False
+    return not any(path.is_relative_to(folder) for folder in LIBRARIES)
 
 
 def traceback_tail(error: BaseException) -> str:

@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from effbench.core import processes
-from effbench.core.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, encode
-from effbench.core.printable import one_line
+from effbench.core.message import TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.worker.tasks import Json, Task
 
 #: In the order of their dependencies and in small parts, because the server answers messages in
@@ -62,9 +61,7 @@ PRELOAD = (
     "effbench.worker.trial",
 )
 LOG_BYTES = 1 << 20  # bytes to keep of the end of a task's output
-EXIT_MESSAGE_CHARACTERS = 300
-READ_BYTES = 1 << 16
-READS = 16
+READ_BYTES = 1 << 16  # all that a pipe holds
 
 
 def write_message(pipe: int, message: Json) -> None:
@@ -85,8 +82,7 @@ def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
 
 @dataclass
 class Child:
-    """A running task. `refused`: why its messages were rejected. `exit_message`: what it passed to
-    `sys.exit`."""
+    """A running task."""
 
     id: str
     pid: int
@@ -96,8 +92,6 @@ class Child:
     buffer: bytearray = field(default_factory=bytearray)
     log: bytearray = field(default_factory=bytearray)
     result: Any = None
-    refused: str | None = None
-    exit_message: str | None = None
     killed: bool = False
 
 
@@ -262,15 +256,7 @@ class Server:
             )
             write_message(results, {"result": result})
             code = 0
-        except SystemExit as end:  # the task exits on purpose
-            code = exit_code(end)
-            with contextlib.suppress(Exception):
-                traceback.print_exc()
-            with contextlib.suppress(Exception):  # it may have closed the pipe
-                text = exit_message(end)
-                if text is not None:
-                    write_message(results, {"exit_message": text})
-        except BaseException:
+        except BaseException:  # user code may raise anything
             traceback.print_exc()
         finally:  # under no circumstances may this process continue as a second server
             with contextlib.suppress(Exception):  # a task may have closed or replaced its streams
@@ -279,27 +265,22 @@ class Server:
             os._exit(code)
 
     def read_prints(self, child: Child) -> None:
-        self.read(child.prints, child.log.extend)
+        child.log += self.read(child.prints)
         del child.log[:-LOG_BYTES]
 
     def read_results(self, child: Child) -> None:
-        self.read(child.results, partial(self.accept, child))
-        if child.refused:
-            self.unwatch(child.results)
-            self.kill(child)
+        for line in take_lines(child.buffer, self.read(child.results)):
+            with contextlib.suppress(MessageError):  # user code can write to that pipe, too
+                self.accept(child, decode(line))
 
-    def read(self, pipe: int, take: Callable[[bytes], None]) -> None:
-        """Pass at most 1 MiB from the pipe to `take`, so that a task that writes endlessly does not
-        block others."""
-        for _ in range(READS):
-            try:
-                data = os.read(pipe, READ_BYTES)
-            except BlockingIOError:
-                return
+    def read(self, pipe: int) -> bytes:
+        """Return what is in the pipe."""
+        data = b""
+        with contextlib.suppress(BlockingIOError):  # nothing yet
+            data = os.read(pipe, READ_BYTES)
             if not data:  # end of file: the process has closed its end, and reap() follows
                 self.unwatch(pipe)
-                return
-            take(data)
+        return data
 
     def watch(self, pipe: int, read: Callable[[], None]) -> None:
         os.set_blocking(pipe, False)
@@ -309,32 +290,12 @@ class Server:
         with contextlib.suppress(KeyError):
             self.selector.unregister(pipe)
 
-    def accept(self, child: Child, data: bytes) -> None:
-        """Process messages from a task's result pipe. They are not trusted: user code can write to
-        that pipe."""
-        if child.refused:
-            return
-        for line in take_lines(child.buffer, data):
-            try:
-                message = decode(line)
-            except MessageError:
-                message = {}
-            match message:
-                case {"phase": str(phase)}:
-                    self.send("phase", id=child.id, phase=phase)
-                case {"result": result}:
-                    child.result = result
-                case {"exit_message": str(text)}:
-                    child.exit_message = text
-                case _:
-                    return self.refuse(child, len(line))
-        if len(child.buffer) > MOST_BYTES:
-            self.refuse(child, len(child.buffer))
-
-    def refuse(self, child: Child, size: int) -> None:
-        child.refused = f"its process wrote {size} bytes to the result pipe that are not a message"
-        child.result = None
-        child.buffer.clear()
+    def accept(self, child: Child, message: Json) -> None:
+        match message:
+            case {"phase": str(phase)}:
+                self.send("phase", id=child.id, phase=phase)
+            case {"result": result}:
+                child.result = result
 
     def reap(self) -> None:
         by_pid = {child.pid: child for child in self.children.values()}
@@ -347,7 +308,7 @@ class Server:
                     self.end(by_pid[pid], os.waitstatus_to_exitcode(status))
 
     def end(self, child: Child, code: int) -> None:
-        self.read(child.results, partial(self.accept, child))
+        self.read_results(child)
         self.read_prints(child)
         for pipe in (child.results, child.prints):
             self.unwatch(pipe)
@@ -365,8 +326,6 @@ class Server:
             oom_killed=code == -signal.SIGKILL
             and not child.killed
             and processes.oom_kills() > child.oom_kills,
-            reason=child.refused,
-            exit_message=child.exit_message,
         )
 
     def kill_leftovers(self, child: Child) -> None:
@@ -379,21 +338,6 @@ class Server:
             is_orphan = parent == os.getpid() and not {pid, session} & running
             if is_orphan and processes.environment_of(pid, TRIAL_VARIABLE) in (None, child.id):
                 processes.kill_tree(pid)
-
-
-def exit_code(end: SystemExit) -> int:
-    """Return the exit code that Python would end with; anything but a number means 1, None means
-    0."""
-    if end.code is None:
-        return 0
-    return end.code & 0xFF if isinstance(end.code, int) else 1
-
-
-def exit_message(end: SystemExit) -> str | None:
-    """Return the message that Python would print at the end, on one line, or None."""
-    if end.code is None or isinstance(end.code, int):
-        return None
-    return one_line(end.code, EXIT_MESSAGE_CHARACTERS) or None
 
 
 class HeapFacts(ctypes.Structure):

@@ -55,8 +55,6 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
         running.perform()
     except Ended as ended:
         trial.status, trial.reason = ended.status, ended.reason
-    except SystemExit:  # the module may end its process
-        raise
     except BaseException as error:  # user code may raise anything
         trial.status, trial.reason = failures.classify(error, trial.phase)
         if trial.status is Status.ERROR:

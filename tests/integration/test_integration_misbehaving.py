@@ -6,7 +6,7 @@ from whole_sweeps import results_of, trials_of
 EXPECTED = {
     "Raises": ("error", "in check: ValueError: bad weather"),
     "Interrupts": ("error", "in check: KeyboardInterrupt"),
-    "Leaves": ("crashed", "exited with code 7 (in check)"),
+    "Leaves": ("crashed", "in check: SystemExit: 7 (mischief.py:"),
     "LeavesAtOnce": ("crashed", "exited with code 8 (in check)"),
     "WantsTooMuch": ("oom", "in check: "),
     "ClosesEverything": ("crashed", "(in check)"),
