@@ -22,7 +22,7 @@ from pathlib import Path
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.folders import cache_home, expand_user
-from effbench.core.message import MOST_BYTES, MessageError
+from effbench.core.message import MessageError
 from effbench.core.printable import count, one_line
 from effbench.run.compile_caches import sweep_cache
 from effbench.run.executors import queue
@@ -64,7 +64,7 @@ REFUSED_PAUSE_S = 30.0
 LASTING = (Began, Record)
 LOGGER = logging.getLogger(__name__)
 #: Longest line of an event; escaping may lengthen a trial's record.
-MOST_LINE_BYTES = 4 * MOST_BYTES
+MOST_LINE_BYTES = 2**28
 #: The end of a job's error output that a lost trial keeps.
 MOST_LOG_CHARACTERS = 100_000
 
