@@ -57,8 +57,12 @@ STATISTICS = Path("/proc/stat")
 #: Fraction of the cores that other processes may use while the CPU is timed. Beyond it, undisturbed
 #: batches are slow, too, because virtual cores share physical ones.
 CROWDED = 0.5
-#: The same fraction if the cell has a single trial, which no other process can contradict.
-CROWDED_ALONE = 0.15
+#: The same fraction if the cell has a single trial, which no other process can contradict, or short
+#: calls.
+CROWDED_IF_SENSITIVE = 0.15
+#: Milliseconds below which calls are short: they have two speeds on a virtual machine, up to 20 %
+#: apart, and other processes move them from one to the other.
+SHORT_MS = 0.3
 #: A single trial is marked if the fixed work took this many times longer in slower moments than in
 #: the quietest ones. Its two levels on an idle virtual machine are 1.2 to 1.9 times apart.
 UNEVEN = 3.0
@@ -209,7 +213,7 @@ class HostWatch:
     `tolerance`: the work may take this many times longer. `moves`: whether this thread may choose
     its core. `all_threads`: whether the step runs on several threads of the CPU. `waits`: whether
     to pause or to choose another core after a while of disturbed batches. `is_single`: whether the
-    cell has no other trial.
+    cell has no other trial. `has_short_calls`: whether a call takes less than `SHORT_MS`.
     """
 
     quiet_ms: float | None
@@ -219,6 +223,7 @@ class HostWatch:
     usual_high_ms: float | None = None
     waits: bool = True
     is_single: bool = False
+    has_short_calls: bool = False
 
     def __post_init__(self) -> None:
         self.run_queue = RunQueue(self.all_threads)
@@ -346,7 +351,9 @@ class HostWatch:
             return self.theft
         if not self.is_checked:
             return None
-        most_others = CROWDED_ALONE if self.is_single else CROWDED
+        most_others = CROWDED
+        if self.is_single or self.has_short_calls:
+            most_others = CROWDED_IF_SENSITIVE
         if self.others_fraction > most_others:
             return busy_host(f": other processes used {percent(self.others_fraction)} of the cores")
         high_ms = self.high_ms

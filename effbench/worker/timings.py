@@ -13,7 +13,7 @@ from effbench.core.meeting import DUET
 from effbench.core.printable import count
 from effbench.measure import timing, watch
 from effbench.measure.duet import DuetResult, figure_of_member
-from effbench.measure.host import HostFacts, HostWatch
+from effbench.measure.host import SHORT_MS, HostFacts, HostWatch
 from effbench.measure.timing import (
     LATENCY,
     PERIOD,
@@ -161,6 +161,8 @@ class Timings:
         depends_on_host = self.timer.waits_for_host(self.recent_ms)
         with self.context.host_watched(depends_on_host, moves=self.context.on_cuda) as host:
             self.timer.host = host
+            if host is not None:
+                host.has_short_calls = self.recent_ms < SHORT_MS
             with timing.no_garbage_collection():
                 samples = self.run_timers()
         if self.context.on_cuda:

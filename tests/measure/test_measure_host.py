@@ -250,6 +250,14 @@ class TestOtherProcesses:
         watch.is_single = True
         assert watch.crowding == single
 
+    @pytest.mark.parametrize(("others", "is_marked"), [(0.14, False), (0.16, True)])
+    def test_short_calls_tolerate_less(self, others, is_marked):
+        watch = HostWatch(None, 1.25, moves=False, all_threads=True)
+        watch.others_fraction = others
+        assert watch.crowding is None
+        watch.has_short_calls = True
+        assert (watch.crowding is not None) is is_marked
+
     @pytest.mark.parametrize(
         ("tolerance", "all_threads"), [(1.1, False), (1001.0, True)], ids=["a GPU", "not asked for"]
     )
