@@ -44,7 +44,7 @@ CHANGED = (100, 102, 103, 105, 110)
 KINDS = {
     "cpu": ("model.module.width=64", "bs=1", "device=cpu", "threads=1"),
     "launch-bound": ("model.module.width=256", "bs=8", "device=cuda"),
-    "gpu-bound": ("model.module.width=2048", "bs=2048", "device=cuda", "dtype=bfloat16"),
+    "gpu-bound": ("model.module.width=4096", "bs=2048", "device=cuda", "dtype=bfloat16"),
 }
 COMMON = ("model=mlp", "mode=eager")
 CELLS = 2000

@@ -28,7 +28,7 @@ from effbench.models.catalog import LIBRARIES
 from effbench.models.inputs import Step
 
 KEY = "_target_"
-#: Device of the module that is being built, for factories that draw many weights.
+#: Device of the module that is being built, for constructors that draw many weights.
 DEVICE: ContextVar[torch.device | str] = ContextVar("device", default="cpu")
 #: Classes of the standard library that a configuration may use, because they only contain values.
 PLAIN = (SimpleNamespace, OrderedDict)
