@@ -81,7 +81,6 @@ def pytest_collection_finish() -> None:
 EXTRAS = {
     "axe_playwright_python": "test",
     "hatchling": "test",
-    "huggingface_hub": "models",
     "ipykernel": "test",
     "material": "docs",
     "mkdocs": "docs",
@@ -92,7 +91,6 @@ EXTRAS = {
     "psycopg": "postgres",
     "pyarrow": "export",
     "ruff": "test",
-    "safetensors": "models",
     "timm": "models",
     "tokenizers": "models",
     "torchao": "quantization",

@@ -15,7 +15,7 @@ from effbench.run.selection import check_rules
 from effbench.store.sweeps import is_rerun
 
 #: Settings of a model that are there to be referred to by `model.module`.
-OF_NETWORKS = ("arch", "task", "seq", "image_size", "pretrained", "config", "kwargs")
+OF_NETWORKS = ("arch", "task", "seq", "image_size", "config", "kwargs")
 
 
 def validate(config: Config, words: Sequence[Word] = ()) -> None:

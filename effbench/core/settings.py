@@ -95,15 +95,13 @@ class Model:
     allow_nonfinite: bool = False  # true: NaN and infinity in eager's output are not `incorrect`
     # settings of model=torchvision, timm and transformers, which `model.module` refers to:
     arch: str | None = None  # name of a network; `effbench models` lists them
-    # transformers: `encode`, `logits`, `prefill` or `decode`; null: by architecture
-    task: str | None = None
+    # transformers: what to call; null: by architecture
+    task: Literal["encode", "logits", "prefill", "decode"] | None = None
     # transformers: tokens of a sequence; slots of the cache of `decode`, which phase=generate sets
     # itself
     seq: AtLeast1 | None = None
-    # height and width of images; null: those of the published weights
+    # height and width of images; null: the library's
     image_size: AtLeast1 | None = None
-    # false: random weights; true: published ones; or a folder or .safetensors file
-    pretrained: bool | str | None = None
     # transformers: configuration, such as model.config.num_labels=10
     config: Names = field(default_factory=dict)
     # torchvision, timm: the constructor's arguments, by name

@@ -11,8 +11,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Preset:
-    """`model_type`: name of the configuration class in transformers. `repository`: where the
-    weights are published.
+    """`model_type`: name of the configuration class in transformers. `repository`: the network's
+    name on the Hugging Face hub.
 
     `dimensions`: settings that differ from the class's defaults, or that another release could
     change."""

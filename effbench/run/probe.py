@@ -24,13 +24,12 @@ OWN_MODES = "effbench.modes."
 
 @dataclass(frozen=True)
 class ProbedMachine:
-    """What an interpreter finds on its machine. `notes`: to print; `modes`: text of a mode -> the
-    mode without settings that only others have."""
+    """What an interpreter finds on its machine. `modes`: text of a mode -> the mode without
+    settings that only others have."""
 
     environment: Environment
     details: dict[str, Any]
     gpus: list[ProbedGpu]
-    notes: list[str] = field(default_factory=list)
     modes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def adapted(self, cell: Cell) -> Cell:
@@ -57,7 +56,6 @@ def probe(
         interpreter.environment(answer["environment"]),
         answer["details"],
         gpus_in(answer),
-        answer["notes"],
         adapted,
     )
 

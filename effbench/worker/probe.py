@@ -8,7 +8,6 @@ import inspect
 import os
 import platform
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -54,8 +53,8 @@ NOT_FLAGS = (*CACHES, "TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 def run_task(payload: Json, say_phase: SayPhase) -> Json:
-    """Return errors, settings, notes, environment, details and gpus, by these names. `settings` has
-    for each mode the names of its constructor's arguments, None if it accepts any name."""
+    """Return errors, settings, environment, details and gpus, by these names. `settings` has for
+    each mode the names of its constructor's arguments, None if it accepts any name."""
     request = ProbeRequest(**payload)
     say_phase(PROBE_PHASE)
     gpus: list[ProbedGpu] = []
@@ -67,23 +66,17 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
         "details": details(),
     }
     targets = Targets(say_phase)
-    with warnings.catch_warnings(record=True) as caught:
-        for target, names in request.modules.items():
-            inputs = [given["passed"] for given in request.inputs if given["target"] == target]
-            targets.check_model(target, names, inputs)
-        for network in request.networks:
-            targets.check_network(network)
+    for target, names in request.modules.items():
+        inputs = [given["passed"] for given in request.inputs if given["target"] == target]
+        targets.check_model(target, names, inputs)
+    for network in request.networks:
+        targets.check_network(network)
     for target in request.others:
         targets.resolve(target)
     for loss in request.losses:
         targets.resolve(loss, partial(resolve_target, setting="training.loss"))
     settings = [targets.check_mode(mode) for mode in request.modes]
-    notes = [
-        str(warning.message)
-        for warning in caught
-        if issubclass(warning.category, libraries.LibraryWarning)
-    ]
-    return {"errors": targets.errors, "settings": settings, "notes": notes, **machine}
+    return {"errors": targets.errors, "settings": settings, **machine}
 
 
 @dataclass

@@ -109,8 +109,6 @@ def test_bs_and_what_refers_to_it_follow_the_stream(compose):
         ("threads=null", "threads", None),
         ("executor.cores=2-7", "executor.cores", "2-7"),
         ("executor.cores=[2,3]", "executor.cores", [2, 3]),
-        ("model.pretrained=true", "model.pretrained", True),
-        ("model.pretrained=weights.safetensors", "model.pretrained", "weights.safetensors"),
     ],
 )
 def test_values_have_the_types_of_their_settings(compose, word, name, value):

@@ -20,7 +20,6 @@ TOGETHER = (
     "model.task",
     "model.seq",
     "model.image_size",
-    "model.pretrained",
     "executor.name",
     "stream.",
 )

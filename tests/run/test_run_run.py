@@ -31,7 +31,7 @@ TRIALS = 4
 @pytest.fixture
 def db(made, monkeypatch):
     def probe(self, cells, baseline_mode):
-        self.machine = ProbedMachine(environment(), {}, [], [], {})
+        self.machine = ProbedMachine(environment(), {}, [], {})
 
     monkeypatch.setattr(pool.ServerPool, "probe", probe)
     monkeypatch.setattr(pool, "preload", lambda server, cells: None)

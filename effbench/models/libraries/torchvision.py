@@ -7,36 +7,25 @@ from typing import Any
 
 from torch import nn
 
-from effbench.core.errors import ConfigError
 from effbench.models import libraries
 
 torchvision = libraries.load("torchvision")
 
 
-def check(arch: str, pretrained: bool | str = False, **_: Any) -> None:
-    """Raise ConfigError for an unknown classification network, and for weights in a pickle or in no
-    file."""
+def check(arch: str, **_: Any) -> None:
+    """Raise ConfigError for an unknown classification network."""
     known = torchvision.models.list_models(module=torchvision.models)
     if arch not in known:
         raise libraries.unknown("classification network of torchvision", arch, known)
-    if pretrained is True:
-        raise ConfigError(
-            "torchvision publishes weights as pickle files, which effbench does not load; save them"
-            " as .safetensors elsewhere and give model.pretrained=FILE"
-        )
-    if pretrained:
-        libraries.weights_file(pretrained)
 
 
 def network(
     arch: str,
     image_size: int | None = None,
-    pretrained: bool | str = False,
     kwargs: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """Return a classification network; its attribute `inputs` describes images of the size of its
-    published weights, or of `image_size`. `kwargs` are passed to its constructor. Raises
-    ConfigError."""
+    published weights, or of `image_size`. `kwargs` are passed to its constructor."""
     arguments = dict(kwargs or {})
     if image_size and arch.startswith("vit_"):
         arguments.setdefault("image_size", image_size)
@@ -47,4 +36,4 @@ def network(
     if not size:
         published = torchvision.models.get_model_weights(arch).DEFAULT
         size = published.transforms().crop_size[0]
-    return libraries.finish_network(model, (3, size, size), pretrained)
+    return libraries.finish_network(model, (3, size, size))

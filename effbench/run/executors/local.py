@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,9 +92,6 @@ class LocalExecutor(TrialExecutor):
 
     def prepare(self, runs: Sequence[CellRun]) -> None:
         self.runs = runs
-        notes = chain.from_iterable(pool.machine.notes for pool in self.pools.values())
-        for note in dict.fromkeys(notes):
-            self.progress.note(f"note: {note}")
         self.slots = slots_of(gpus_of(self.pools), cells_of(runs), self.settings.executor)
         self.slot_names = [slot.name for slot in self.slots]
         last_round = 0
