@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
-from itertools import groupby
 
 from effbench.cli import options
-from effbench.core.table import as_json
 from effbench.core.terminal import escape, terminal
-from effbench.doctor.checks import examine, probe_machine
-from effbench.doctor.finding import Finding
+from effbench.doctor.checks import Finding, examine
 from effbench.run.client import ForkServer
 
 HELP = (
@@ -29,27 +25,28 @@ MARKS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    options.add_format(parser, "json", default="text")
 
 
 def run(args: argparse.Namespace) -> int:
     with closing(ForkServer()) as server:
-        findings = examine(probe_machine(server, args.db))
-    if args.format == "json":
-        print(as_json({"findings": [asdict(finding) for finding in findings]}), end="")
-    else:
-        show(findings)
-    return int(any(finding.level == "problem" for finding in findings))
+        findings = examine(server, args.db)
+    problems = show(findings)
+    return int(problems > 0)
 
 
-def show(findings: Sequence[Finding]) -> None:
+def show(findings: Mapping[str, Sequence[Finding]]) -> int:
+    """Print the findings of each area; return the number of problems."""
     console = terminal()
-    for area, members in groupby(findings, key=lambda finding: finding.area):
-        console.print(f"[bold]{escape(area)}[/]")
+    levels = []
+    for area, members in findings.items():
+        if members:
+            console.print(f"[bold]{escape(area)}[/]")
         for finding in members:
+            levels.append(finding.level)
             console.print_line(f"{MARKS[finding.level]} {escape(finding.what)}")
             for word, text in (("effect", finding.effect), ("fix", finding.fix)):
                 if text:
                     console.print_line(f"    [dim]{word}:[/] {escape(text)}")
-    levels = [finding.level for finding in findings]
-    console.print_line(f"problems: {levels.count('problem')}, warnings: {levels.count('warning')}")
+    problems = levels.count("problem")
+    console.print_line(f"problems: {problems}, warnings: {levels.count('warning')}")
+    return problems

@@ -108,9 +108,9 @@ def add_out(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_format(parser: argparse.ArgumentParser, *formats: str, default: str = "table") -> None:
+def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
     parser.add_argument(
-        "--format", default=default, choices=[default, *formats], help="(default: %(default)s)"
+        "--format", default="table", choices=["table", *formats], help="(default: %(default)s)"
     )
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,19 +60,16 @@ class Shown(NamedTuple):
         """The further lines on one line."""
         return self.sub.replace("\n", ", ")
 
-    def rich(self, stacked: bool) -> str:
-        """Return markup for a terminal, the best figure with a star. `stacked`: put further lines
-        below the first instead of in brackets."""
-        lines = [self.line]
-        if stacked:
-            lines = [self.text, *self.sub.splitlines()]
+    @property
+    def rich(self) -> str:
+        """Return markup for a terminal, the best figure with a star."""
+        text = self.line
         if self.tone == "best":
-            lines[0] += " ★"
-        text = "\n".join(escape(one_line(line)) for line in lines)
+            text += " ★"
         style = TONES.get(self.tone)
         if style:
-            return f"[{style}]{text}[/]"
-        return text
+            return f"[{style}]{escape(one_line(text))}[/]"
+        return escape(one_line(text))
 
     @property
     def markdown(self) -> str:
@@ -166,51 +162,27 @@ class Table:
             return self._csv()
         return as_json(self.records())
 
-    def rich(self, *, lines: bool = False, stacked: bool = False) -> RichTable:
-        """Return the table for a rich console.
-
-        `lines`: draw borders, and a line where the first column changes. `stacked`: the narrow
-        form, with second lines below the first instead of in brackets, and headings that break
-        after their signs.
-        """
+    def rich(self, *, lines: bool = False) -> RichTable:
+        """Return the table for a rich console. `lines`: draw borders, and a line where the first
+        column changes."""
         drawn = RichTable(header_style="bold", pad_edge=False, box=box.HEAVY_HEAD)
         if not lines:
             drawn.box = None
-            drawn.padding = (0, 0 if stacked else 1, 0, 1)
-        for index, column in enumerate(self.used):
-            heading = escape(column.heading)
-            if stacked:
-                heading = re.sub(r"(?<=[-+])(?=\w)", "\n", heading)
-            # words such as ids, which are to be copied, break last
-            is_word = not any(" " in cells[index].line for cells in self.cells)
+            drawn.padding = (0, 1)
+        for column in self.used:
             justify: Literal["left", "right"] = "right" if column.numeric else "left"
-            drawn.add_column(heading, justify=justify, overflow="fold", no_wrap=is_word)
+            drawn.add_column(escape(column.heading), justify=justify, overflow="fold")
+        labels = [index for index, column in enumerate(self.used) if column.once]
         before: list[Shown] = []
         for cells in self.cells:
             if lines and before and cells[0] != before[0]:
                 drawn.add_section()
-            drawn.add_row(*self._markup(cells, before, stacked))
+            texts = [shown.rich for shown in cells]
+            if before and all(cells[index] == before[index] for index in labels):
+                for index in labels:
+                    texts[index] = ""
+            drawn.add_row(*texts)
             before = cells
-        return drawn
-
-    def _markup(self, cells: list[Shown], before: list[Shown], stacked: bool) -> list[str]:
-        """Return the markup of a row, without labels that repeat those of the row before."""
-        labels = [index for index, column in enumerate(self.used) if column.once]
-        is_repeated = bool(before) and all(cells[index] == before[index] for index in labels)
-        texts = [shown.rich(stacked) for shown in cells]
-        if is_repeated:
-            for index in labels:
-                texts[index] = ""
-        return texts
-
-    def rich_list(self) -> RichTable:
-        """Return one line per value, for a console that is too narrow for columns."""
-        drawn = RichTable.grid(padding=(0, 1))
-        for cells in self.cells:
-            for column, shown in zip(self.used, cells, strict=True):
-                if shown.line:
-                    drawn.add_row(f"[bold]{escape(column.heading)}[/]", shown.rich(stacked=False))
-            drawn.add_row()
         return drawn
 
     def _markdown(self) -> str:

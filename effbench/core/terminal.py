@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import rich.console
 from rich import markup
 from rich.console import ConsoleOptions, RenderableType
-from rich.measure import Measurement
 from rich.segment import Segment
 
 from effbench.core.printable import printable
@@ -39,15 +38,8 @@ class Console(rich.console.Console):
                 yield Segment(kept, segment.style)
 
     def print_table(self, table: Table, *, lines: bool = False) -> None:
-        """Print a table, with `lines` as borders. If it is wider than the console, print its narrow
-        form, or one line per value if that would break words."""
-        unlimited = self.options.update(max_width=10_000)
-        drawn = table.rich(lines=lines)
-        if Measurement.get(self, unlimited, drawn).maximum > self.width:
-            drawn = table.rich(stacked=True)
-            if Measurement.get(self, unlimited, drawn).minimum > self.width:
-                drawn = table.rich_list()
-        self.print(drawn)
+        """Print a table, with `lines` as borders. Rich folds what is wider than the console."""
+        self.print(table.rich(lines=lines))
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print a line of markup that is neither wrapped nor highlighted."""

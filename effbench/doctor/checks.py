@@ -1,25 +1,23 @@
-"""Run all checks of the doctor, and define those of software, CPU and storage."""
+"""The checks of `effbench doctor`: what this machine can measure and what would disturb it."""
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from effbench.core.environments import SOFTWARE
 from effbench.core.errors import ConfigError, StoreError, WorkerError
 from effbench.core.message import CheckRequest
 from effbench.core.metrics import format_bytes
-from effbench.doctor import gpu
-from effbench.doctor.finding import ExaminedMachine, Finding, good, problem, warning
+from effbench.measure.gpu import Gpu, Nvml
 from effbench.run.client import ForkServer
 from effbench.run.compile_caches import cache_folder, make_cache_folder
-from effbench.run.probe import describe_machine
+from effbench.run.probe import ProbedMachine, describe_machine
 from effbench.store.connect import sqlite_file
 from effbench.store.store import Store
 
@@ -47,47 +45,56 @@ SPOILS = {
 }
 OFF = ("", "0", "false", "no", "off")
 MOST_LOAD = 0.5  # fraction of the usable cores that other work may take
-LEAST_FREE = 2 * 2**30
+LEAST_IN_USE = 256 * 2**20  # less than any process with a CUDA context takes
+#: Clock events that are no slowdown: an idle GPU, clock settings, and the power cap under full
+#: load.
+USUAL = ("gpu_idle", "applications_clocks_setting", "sw_power_cap")
 USE_ANOTHER = "choose another database with --db"
 
-Check = Callable[[ExaminedMachine], Iterator[Finding]]
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding of a check. `level`: good, note, warning (results suffer) or problem (something
+    cannot be measured); `what`: the fact; `effect`: its effect on results; `fix`: what to do."""
+
+    level: str
+    what: str
+    effect: str = ""
+    fix: str = ""
 
 
-def probe_machine(server: ForkServer, db: str) -> ExaminedMachine:
-    """Return the machine with what a worker finds out about it."""
+good = partial(Finding, "good")
+note = partial(Finding, "note")
+warning = partial(Finding, "warning")
+problem = partial(Finding, "problem")
+
+
+def examine(server: ForkServer, db: str) -> dict[str, list[Finding]]:
+    """Return area -> the findings of its checks."""
+    software, gpus = [], []
     try:
-        found = describe_machine(server)
-        return ExaminedMachine(db, found, compiler_error=try_compiler(server))
+        machine = describe_machine(server)
+        software = [*compilers(machine, try_compiler(server)), *variables()]
+        gpus = [*visible(machine), *disturbances(machine)]
     except WorkerError as error:
-        return ExaminedMachine(db, worker_error=str(error))
-
-
-def examine(machine: ExaminedMachine) -> list[Finding]:
-    """Return the findings of all checks."""
-    findings = []
-    if machine.worker_error is not None:
         fix = "python -c 'import torch' shows why"
-        findings = [
-            problem(
-                machine.worker_error,
-                "nothing can be measured",
-                fix,
-                "software",
-            )
-        ]
-    for area, checks in CHECKS.items():
-        if machine.found is None and area in NEED_WORKER:
-            continue
-        for check in checks:
-            findings += [replace(finding, area=area) for finding in check(machine)]
-    return findings
+        software = [problem(str(error), "nothing can be measured", fix)]
+    return {
+        "software": software,
+        "GPU": gpus,
+        "CPU": [load()],
+        "storage": [*folders(db), *database(db)],
+    }
+
+
+# --- software ---
 
 
 def try_compiler(server: ForkServer) -> str | None:
     """Compile a sample for the CPU in the folder of compile caches. Return the error, or None."""
     try:
         parent = make_cache_folder(cache_folder(None), "XDG_CACHE_HOME")
-    except ConfigError:  # `disk_space` reports the folder
+    except ConfigError:  # `folders` reports it
         return None
     with TemporaryDirectory(prefix="doctor-", dir=parent, ignore_cleanup_errors=True) as folder:
         request = replace(SAMPLE, cache_dir=folder)
@@ -99,143 +106,169 @@ def try_compiler(server: ForkServer) -> str | None:
     return reason
 
 
-# --- software ---
-
-
-def versions(machine: ExaminedMachine) -> Iterator[Finding]:
-    texts = []
-    for name, title in SOFTWARE.items():
-        version = getattr(machine.probed.environment, name) or "none"
-        texts.append(f"{title} {version}")
-    yield good(", ".join(texts))
-
-
-def compilers(machine: ExaminedMachine) -> Iterator[Finding]:
-    """Yield what prevents torch.compile on the CPU and the GPU."""
-    if machine.compiler_error:
+def compilers(machine: ProbedMachine, compiler_error: str | None) -> Iterator[Finding]:
+    """Yield what prevents torch.compile on the CPU and the GPU. `compiler_error`: why Inductor
+    cannot compile for the CPU, None if it can."""
+    if compiler_error is None:
+        yield good("the C++ compiler works")
+    else:
         yield warning(
-            f"the C++ compiler does not work: {machine.compiler_error}",
+            f"the C++ compiler does not work: {compiler_error}",
             "torch.compile modes fail on the CPU",
             "install g++, or set CXX to a compiler that works",
         )
-    if not machine.probed.gpus:
+    if not machine.gpus:
         return
     effect = "torch.compile modes are unsupported on the GPU"
-    installed = machine.probed.details["compilers"]
-    has_c = installed["gcc"] or installed["clang"] or shutil.which(machine.environ.get("CC", ""))
-    if not has_c:
+    installed = machine.details["compilers"]
+    if not (installed["gcc"] or installed["clang"] or shutil.which(os.environ.get("CC", ""))):
         yield warning("no C compiler", effect, "apt-get install gcc")
-    if not machine.probed.environment.triton_version:
+    if not machine.environment.triton_version:
         yield warning("no Triton", effect, "pip install triton")
 
 
-def variables(machine: ExaminedMachine) -> Iterator[Finding]:
+def variables() -> Iterator[Finding]:
     """Yield a warning for each environment variable that disturbs measurements."""
     for name, effect in SPOILS.items():
-        value = machine.environ.get(name, "")
+        value = os.environ.get(name, "")
         if value.lower() not in OFF:
             yield warning(f"{name}={value} is set", effect, f"unset {name}")
 
 
-# --- the host ---
+# --- GPUs ---
 
 
-def quota(machine: ExaminedMachine) -> float:
-    """Return the number of cores that the control groups (version 2) allow; infinite without a
-    limit."""
-    mount, cores = machine.root / "sys/fs/cgroup", math.inf
-    # a container may see only its own group, as the root
-    group = mount / machine.text("proc/self/cgroup").rpartition("::")[2].strip("/")
-    while group.is_relative_to(mount):
-        allowed, _, period = machine.text(group / "cpu.max").partition(" ")
-        if allowed.isdigit():
-            cores = min(cores, int(allowed) / int(period))
-        group = group.parent
-    return cores
+def visible(machine: ProbedMachine) -> Iterator[Finding]:
+    """Yield the GPUs that torch sees, or why it sees none."""
+    for gpu in machine.gpus:
+        yield good(f"GPU {gpu.index}: {gpu.name}, {format_bytes(gpu.memory_bytes)}")
+    if machine.gpus:
+        return
+    installed = Nvml().ask("nvmlDeviceGetCount") or 0
+    level = problem
+    fix = "python -c 'import torch; torch.cuda.init()' shows why"
+    if not installed:
+        level = note
+        fix = "use a machine with an NVIDIA GPU, its driver, and a CUDA build of torch"
+    elif "CUDA_VISIBLE_DEVICES" in os.environ:  # probably hidden on purpose
+        level = note
+        fix = "unset CUDA_VISIBLE_DEVICES"
+    yield level(
+        f"torch sees no CUDA device; the driver has {installed}",
+        "cells run on the CPU; CUDA graphs and reduce-overhead are unsupported; no period, memory"
+        " or energy",
+        fix,
+    )
 
 
-def load(machine: ExaminedMachine) -> Iterator[Finding]:
-    """Yield the load of the cores that this process may use, and a limit of their time."""
+def disturbances(machine: ProbedMachine) -> Iterator[Finding]:
+    """Yield what disturbs each GPU that torch uses and NVML knows."""
+    nvml = Nvml()
+    for probed in machine.gpus:
+        gpu = Gpu(nvml, nvml.handle(probed.uuid), f"GPU {probed.index}")
+        yield from partition(gpu)
+        yield from processes(gpu)
+        yield from clocks(gpu)
+
+
+def partition(gpu: Gpu) -> Iterator[Finding]:
+    mode = gpu.ask("nvmlDeviceGetMigMode")
+    is_instance = gpu.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") is not None
+    if is_instance or (mode is not None and mode[0]):
+        yield warning(
+            f"{gpu.name}: MIG is on: sweeps measure an instance, not the GPU",
+            "an instance has a part of the cores and bandwidth, and shares power and clock with"
+            " others",
+            "measure on a whole GPU; as administrator: nvidia-smi -mig 0",
+        )
+
+
+def processes(gpu: Gpu) -> Iterator[Finding]:
+    """Yield other processes on a GPU, or signs of hidden ones (outside of the container)."""
+    pids = set()
+    for kind in ("Compute", "MPSCompute", "Graphics"):
+        listed = gpu.ask(f"nvmlDeviceGet{kind}RunningProcesses") or ()
+        pids |= {process.pid for process in listed}
+    pids.discard(os.getpid())
+    used = gpu.used_bytes() or 0
+    what = f"other processes on it: {', '.join(map(str, sorted(pids)))}"
+    if not pids:
+        if used <= LEAST_IN_USE:
+            return
+        what = f"{format_bytes(used)} of its memory are in use, probably by hidden processes"
+    yield warning(
+        f"{gpu.name}: {what}",
+        "other processes take GPU time and memory from every trial",
+        "end them (nvidia-smi on the host lists them), or sweep on other GPUs with"
+        " executor.gpus=[…]",
+    )
+
+
+def clocks(gpu: Gpu) -> Iterator[Finding]:
+    """Yield the reasons for reduced clocks, by NVIDIA's names: heat, the power supply, another GPU,
+    a display."""
+    slowed = [name for name in gpu.read().clocks_event_reasons if name not in USUAL]
+    if slowed:
+        yield warning(
+            f"{gpu.name}: clocks are slowed down now: {', '.join(slowed)}",
+            "GPU-bound cells are slower; affected trials are measured again, and marked if that"
+            " does not help",
+            "let it cool down; check the airflow, the power supply and the load of other GPUs",
+        )
+
+
+# --- CPU ---
+
+
+def load() -> Finding:
+    """Return the load of the cores that this process may use."""
     cores = len(os.sched_getaffinity(0))
-    allowed = min(cores, quota(machine))
-    busy = float((machine.text("proc/loadavg") or "0").split()[0])
-    what = f"CPU load {busy:.1f} (mean of one minute) on {allowed:g} usable cores"
-    if busy <= MOST_LOAD * allowed:
-        yield good(what)
-    else:
-        effect = "launch-bound cells are slower and noisier"
-        yield warning(what, effect, "wait until other work has ended")
-    if allowed < cores:
-        yield warning(
-            f"CPU quota of {allowed:g} out of {cores} cores (cgroup)",
-            "torch starts a thread per core, and all threads stop for about 0.1 s when the quota is"
-            " used up",
-            "raise the quota, assign whole cores (--cpuset-cpus), or sweep with"
-            " env.OMP_NUM_THREADS",
-        )
-
-
-def governor(machine: ExaminedMachine) -> Iterator[Finding]:
-    folder = "sys/devices/system/cpu"
-    files = [f"cpu{cpu}/cpufreq/scaling_governor" for cpu in os.sched_getaffinity(0)]
-    others = {machine.text(f"{folder}/{file}") for file in files} - {"", "performance"}
-    if others:
-        yield warning(
-            f"CPU frequency governor {', '.join(sorted(others))}",
-            "launch-bound cells vary with the CPU's clock",
-            "as administrator: cpupower frequency-set -g performance",
-        )
+    busy, _, _ = os.getloadavg()
+    what = f"CPU load {busy:.1f} (mean of one minute) on {cores} usable cores"
+    if busy <= MOST_LOAD * cores:
+        return good(what)
+    effect = "launch-bound cells are slower and noisier"
+    return warning(what, effect, "wait until other work has ended")
 
 
 # --- storage ---
 
 
-def disk_space(machine: ExaminedMachine) -> Iterator[Finding]:
-    # XDG_CACHE_HOME also moves the caches that executor.cache_dir leaves in the user's cache folder
-    yield room_in(cache_folder(None), "compile caches", "XDG_CACHE_HOME")
+def folders(db: str) -> Iterator[Finding]:
+    """Yield the folders that are not writable. XDG_CACHE_HOME also moves the caches that
+    executor.cache_dir leaves in the user's cache folder."""
+    used = [(cache_folder(None), "compile caches", "XDG_CACHE_HOME")]
     with suppress(StoreError):  # `database` reports a wrong URL
-        file = sqlite_file(machine.db)
+        file = sqlite_file(db)
         if file:
-            yield room_in(file.parent, "the database", "db=")
+            used.append((file.parent, "the database", "db="))
+    for folder, what, setting in used:
+        existing = first_existing(folder)
+        if not (existing.is_dir() and os.access(existing, os.W_OK)):
+            yield problem(
+                f"{existing} is not a writable folder for {what}",
+                "no sweep can run",
+                f"make it writable, or choose another folder with {setting}",
+            )
 
 
-def room_in(folder: Path, what: str, setting: str) -> Finding:
-    """Return a finding about the free space of a folder, which the first sweep may create."""
+def first_existing(folder: Path) -> Path:
+    """Return the folder, which the first sweep may create, or the nearest one above it."""
     existing = folder.absolute()
     while not os.access(existing, os.F_OK):
         existing = existing.parent
-    if not (existing.is_dir() and os.access(existing, os.W_OK)):
-        return problem(
-            f"{existing} is not a writable folder for {what}",
-            "no sweep can run",
-            f"make it writable, or choose another folder with {setting}",
-        )
-    free = shutil.disk_usage(existing).free
-    room = f"{format_bytes(free)} free for {what} ({folder})"
-    if free >= LEAST_FREE:
-        return good(room)
-    fix = f"delete compile caches of old sweeps, or choose another folder with {setting}"
-    return warning(room, "a sweep may run out of disk space", fix)
+    return existing
 
 
-def database(machine: ExaminedMachine) -> Iterator[Finding]:
+def database(db: str) -> Iterator[Finding]:
     try:
-        file = sqlite_file(machine.db)
+        file = sqlite_file(db)
         if file is not None and not os.access(file, os.F_OK):
             return  # the first sweep creates it
-        with Store.open(machine.db, mode="read") as store:
+        with Store.open(db, mode="read") as store:
             yield good(f"database {store.name}: schema up to date, sweeps: {len(store.sweeps())}")
     except StoreError as error:
         yield problem(str(error), "sweeps cannot be read or recorded there", USE_ANOTHER)
         return
     if file is not None and not os.access(file, os.W_OK):
         yield problem(f"{file} is read-only", "no sweep can be recorded in it", USE_ANOTHER)
-
-
-CHECKS: dict[str, tuple[Check, ...]] = {
-    "software": (versions, compilers, variables),
-    "GPU": (gpu.visible, gpu.nvml, gpu.partition, gpu.processes, gpu.clocks, gpu.power),
-    "CPU": (load, governor),
-    "storage": (disk_space, database),
-}
-NEED_WORKER = ("software", "GPU")

@@ -1,10 +1,9 @@
-"""A made-up machine for the doctor: NVML, the kernel's files, a probe's answer."""
+"""A made-up machine for the doctor: NVML and a probe's answer."""
 
 import copy
 import dataclasses
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +11,7 @@ import fake_nvml
 import pytest
 from made_sweeps import environment
 
-from effbench.doctor.finding import ExaminedMachine
-from effbench.run.probe import describe_machine
+from effbench.run.probe import ProbedMachine, describe_machine
 
 H200 = environment(cuda_version="13.0")
 ANSWER: dict[str, Any] = {
@@ -60,24 +58,12 @@ def cpu_answer(answer: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
-) -> Callable[..., ExaminedMachine]:
-    """A machine with one H200, these changes to NVML's answers, and only the kernel's files (path
-    -> text) given."""
+    monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
+) -> Callable[..., ProbedMachine]:
+    """What the probe found on a machine with one H200, with these changes to NVML's answers."""
 
-    def make(
-        files: dict[str, str] | None = None,
-        environ: dict[str, str] | None = None,
-        probe: Any = answer,
-        db: str = "a.db",
-        **changes: Any,
-    ) -> ExaminedMachine:
-        for name, content in (files or {}).items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content + "\n")
+    def make(probe: Any = answer, **changes: Any) -> ProbedMachine:
         monkeypatch.setitem(sys.modules, "pynvml", fake_nvml.FakeNvml(**changes))
-        server = SimpleNamespace(call=lambda *_: probe)
-        return ExaminedMachine(db, describe_machine(server), environ or {}, tmp_path)
+        return describe_machine(SimpleNamespace(call=lambda *_: probe))
 
     return make

@@ -10,14 +10,11 @@ H200 = {
     "nvmlDeviceGetCount": 1,
     "nvmlDeviceGetHandleByUUID": {UUID: "handle"},
     "nvmlDeviceGetCurrentClocksEventReasons": 0x1,
-    "nvmlDeviceGetEnforcedPowerLimit": 700_000,
-    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
     "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceGetComputeRunningProcesses": [],
     "nvmlDeviceGetMPSComputeRunningProcesses": [],
     "nvmlDeviceGetGraphicsRunningProcesses": [],
     "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=0),
-    "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0),
 }
 
 

@@ -1,5 +1,6 @@
 """`effbench doctor` as a user runs it, with made-up machines."""
 
+import os
 import sys
 from types import SimpleNamespace
 
@@ -9,13 +10,11 @@ from fake_nvml import FakeNvml
 from effbench.cli import doctor
 from effbench.cli import main as command_line
 from effbench.core.errors import WorkerError
-from effbench.doctor import checks
-from effbench.doctor.finding import ExaminedMachine
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, answer):
-    """An H200's machine in files, an empty folder, and a fork server that gives `here.answer`."""
+    """An H200's machine, an empty folder, and a fork server that gives `here.answer`."""
     state = SimpleNamespace(answer=answer, closed=0)
 
     class Server:
@@ -27,13 +26,11 @@ def here(tmp_path, monkeypatch, answer):
         def close(self):
             state.closed += 1
 
-    def machine(db, found=None, **facts):
-        return ExaminedMachine(db, found, {}, tmp_path, **facts)
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.1, 0.1, 0.1))
     monkeypatch.setattr(doctor, "ForkServer", Server)
-    monkeypatch.setattr(checks, "ExaminedMachine", machine)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     return state
 
@@ -42,7 +39,8 @@ def test_an_h200(here, capsys):
     assert command_line.run(["doctor"]) == 0
     said = capsys.readouterr().out.splitlines()
     areas = [line for line in said if line[:1].isalpha() and "warnings" not in line]
-    assert areas == ["software", "GPU", "CPU", "storage"]
+    assert areas == ["software", "GPU", "CPU"]
+    assert "✓ the C++ compiler works" in said
     assert "✓ GPU 0: NVIDIA H200, 140 GiB" in said
     assert said[-1] == "problems: 0, warnings: 0"
     assert here.closed == 1
@@ -59,7 +57,7 @@ def test_a_worker_that_does_not_start(here, capsys):
     assert command_line.run(["doctor"]) == 1
     said = capsys.readouterr().out
     assert "✗ the fork server ended while starting" in said
-    assert "storage" in said
+    assert "CPU load" in said
 
 
 def test_interrupted_while_looking(here, capsys):
