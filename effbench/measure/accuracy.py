@@ -181,76 +181,49 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(values[start : start + PIECE] for values in flat)
 
 
-def rms(tensor: Tensor, other: Tensor | None = None, limit: float = 0.0) -> float:
-    """Return the root mean square of the finite values in float64; 0 if there are none. Masks
-    shared with `other` do not count."""
-    total = count = 0.0
-    for values, others in pieces(tensor, tensor if other is None else other):
-        counts = values.isfinite()
-        masks = None if other is None else shared_masks(values, others, limit)
-        if masks is not None:
-            counts &= ~masks
-        counted = torch.where(counts, values, 0.0)
-        total += counted.double().square().sum().item()
-        count += counts.sum().item()
-    if not count:
-        return 0.0
-    return math.sqrt(total / count)
-
-
-def shared_masks(a: Tensor, b: Tensor, limit: float) -> Tensor | None:
-    """Return where both have the same mask, within the relative `limit`: values far beyond all
-    others. Compared with them, any error of the others would be small. Return None if there are
+def rms(tensor: Tensor) -> float:
+    """Return the root mean square of the finite values in float64, without masks; 0 if there are
     none."""
-    # without copies, as there may be a billion values
-    if not b.numel():
-        return None
-    largest = max(-b.amin(), b.amax())
-    if float(largest) < MASK:
-        return None
-    are_close = torch.isclose(
-        a,
-        b,
-        rtol=limit,
-        atol=0,
-    )
-    masks = are_close & (a.abs() >= MASK) & a.isfinite()
-    others = b[~masks & b.isfinite()].abs()
-    if not others.numel():
-        return None
-    are_far = b.abs() > GAP * others.max()
-    if not bool(are_far.logical_or(~masks).all()):
-        return None
-    return masks
+    total = 0.0
+    count = 0
+    for (values,) in pieces(tensor):
+        counted = values[values.isfinite() & ~masks(values)].double()
+        total += counted.square().sum().item()
+        count += counted.numel()
+    return math.sqrt(total / max(count, 1))
+
+
+def masks(values: Tensor) -> Tensor:
+    """Return which values are masks: finite ones far beyond all others. Compared with them, any
+    error of the others would be small."""
+    sizes = values.abs()
+    are_large = values.isfinite() & (sizes >= MASK)
+    if not are_large.any():
+        return are_large
+    others = sizes[values.isfinite() & ~are_large]
+    if others.numel() and sizes[are_large].min() > GAP * others.max():
+        return are_large
+    return torch.zeros_like(are_large)
 
 
 def rmse(a: Tensor, b: Tensor) -> float:
-    """Return the root mean square error in float64; 0 for empty tensors."""
-    if not a.numel():
-        return 0.0
-    return distance(a, b) / math.sqrt(as_real(a).numel())
-
-
-def distance(a: Tensor, b: Tensor) -> float:
-    """Return ‖a - b‖ in float64. Equal non-finite values match."""
+    """Return the root mean square error in float64; 0 for empty tensors. Equal non-finite values
+    match."""
     total = 0.0
+    count = 0
     for ours, theirs in pieces(a, b):
         total += difference(ours, theirs).square().sum().item()
-    return math.sqrt(total)
+        count += ours.numel()
+    return math.sqrt(total / max(count, 1))
 
 
-def relative_error(output: Tensor, reference: Tensor) -> float:
-    """Return ‖output - reference‖ ÷ ‖reference‖ in float64; 0 if both are zero. Equal non-finite
-    values match."""
-    apart = distance(output, reference)
-    if apart == 0:
+def ratio(difference: float, scale: float) -> float:
+    """Return difference ÷ scale: 0 without a difference, and infinity instead of NaN."""
+    if difference == 0:
         return 0.0
-    finite = int(as_real(reference).isfinite().sum())
-    scale = rms(reference) * math.sqrt(finite)
-    # NaN: the output is not finite, but eager's is
-    if scale == 0 or math.isnan(apart / scale):
+    if scale == 0 or math.isnan(difference / scale):
         return math.inf
-    return apart / scale
+    return difference / scale
 
 
 def limit_of(dtype: torch.dtype, tolerance: float | None) -> float:
@@ -260,96 +233,16 @@ def limit_of(dtype: torch.dtype, tolerance: float | None) -> float:
     return TOLERANCES.get(dtype.to_real(), 1e-4)
 
 
-def coarser(dtype: torch.dtype, other: torch.dtype | None) -> torch.dtype:
-    """Return the dtype with the larger tolerance: a float32 output of a bfloat16 model has
-    bfloat16's errors."""
-    return max(dtype, other or dtype, key=lambda candidate: limit_of(candidate, None))
-
-
-def compare(
-    output: Parts,
-    eager: Parts,
-    tolerance: float | None = None,
-    device: torch.device | None = None,
-    dtype: torch.dtype | None = None,
-) -> AccuracyVerdict:
-    """Compare structure, shape, dtype and values with eager's, large outputs on `device`. Relative
-    `tolerance`; None: by the dtype of each output, or of the model (`dtype`) if that is coarser."""
-    device = place(eager, device)
-    output = {name: as_number(part, eager.get(name)) for name, part in output.items()}
-    differing = sorted(output.keys() ^ eager.keys())
-    if differing:
-        names = ", ".join(differing[:4])
-        return AccuracyVerdict(reason=f"the structure differs from eager's: {names}")
-    worst = reason = None
-    for name, ref in eager.items():
-        out = output[name]
-        if not alike(out, ref):
-            return AccuracyVerdict(
-                worst, f"{name} is {described(out)}, but eager's is {described(ref)}"
-            )
-        if not isinstance(ref, Tensor):
-            continue
-        verdict = compare_values(
-            out.to(device),
-            ref.to(device),
-            tolerance,
-            dtype,
-        )
-        if verdict.error is not None:
-            worst = max(verdict.error, worst or 0.0)
-        if verdict.reason is not None and reason is None:
-            reason = f"{name} differs from eager{verdict.reason}"
-    return AccuracyVerdict(worst, reason, only_values=True)
-
-
-def compare_values(
-    out: Tensor, ref: Tensor, tolerance: float | None, dtype: torch.dtype | None
-) -> AccuracyVerdict:
-    """Compare tensors of the same shape and dtype. `tolerance`, `dtype`: as in `compare`. The
-    reason is to be appended to a sentence."""
-    if not is_inexact(ref):
-        if torch.equal(out, ref):
-            return AccuracyVerdict()
-        differing = int((out != ref).sum())
-        return AccuracyVerdict(reason=f" in {differing} of {ref.numel()} values")
-    error = relative_error(out, ref)
-    limit = limit_of(coarser(ref.dtype, dtype), tolerance)
-    absolute = limit * rms(ref, out, limit)
-    far = 0
-    for values, wanted in pieces(out, ref):
-        near = torch.isclose(
-            values,
-            wanted,
-            rtol=limit,
-            atol=absolute,
-            equal_nan=True,
-        )
-        far += int((~near).sum())
-    if not far:
-        return AccuracyVerdict(error)
-    text = f": relative error {error:.2g}, tolerance {limit:g}"
-    if error <= limit:
-        text += f", which {far:,} of {ref.numel():,} values exceed"
-    return AccuracyVerdict(error, text)
-
-
-def as_number(part: Any, wanted: Any) -> Any:
-    """Return the number in a tensor if a number is `wanted`: packages of AOTInductor return numbers
-    as tensors."""
-    is_number = isinstance(wanted, bool | int | float | complex)
-    if is_number and isinstance(part, Tensor) and not part.dim():
-        return part.item()
-    return part
-
-
 def alike(output: Any, wanted: Any) -> bool:
     """Return whether two tensors have the same shape and dtype, or two plain values agree (floats
     within 2 %)."""
-    if isinstance(wanted, Tensor) and isinstance(output, Tensor):
-        return bool(output.shape == wanted.shape and output.dtype == wanted.dtype)
-    if isinstance(wanted, Tensor) or isinstance(output, Tensor):
-        return False
+    if isinstance(wanted, Tensor):
+        is_tensor = isinstance(output, Tensor)
+        return is_tensor and output.shape == wanted.shape and output.dtype == wanted.dtype
+    if isinstance(output, Tensor):
+        if output.dim():
+            return False
+        output = output.item()  # packages of AOTInductor return numbers as tensors
     if isinstance(wanted, float) and isinstance(output, float):
         are_nan = math.isnan(output) and math.isnan(wanted)
         return are_nan or math.isclose(output, wanted, rel_tol=0.02)
@@ -370,79 +263,106 @@ def factor_of(dtype: torch.dtype) -> int:
     return 2
 
 
-def compare_with_float64(
-    output: Parts,
-    eager: Parts,
-    exact: Parts,
-    tolerance: float | None = None,
-    device: torch.device | None = None,
-    dtype: torch.dtype | None = None,
-) -> str | None:
-    """Return None if `output` is about as close to the float64 result as eager's is, else what is
-    wrong. Large outputs are compared on `device`.
+@dataclass(frozen=True)
+class Comparison:
+    """How outputs are compared. `tolerance`: relative; None: by the dtype of each output, or of the
+    model (`dtype`) if that is coarser. `device`: for large outputs."""
 
-    The limit is rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k
-    = 2, or 3 for half types. Integers may differ in k times as many places as eager's. If eager
-    itself is far off, the output fails. `dtype`: of the model, as in `compare`.
-    """
-    device = place(eager, device)
-    for name, ref in tensors(eager).items():
-        out = output[name].to(device)
-        ref = ref.to(device)
-        true = exact[name].to(device)
-        if is_inexact(ref):
-            kind = coarser(ref.dtype, dtype)
-            limit = limit_of(kind, tolerance)
-            reason = inexact_difference(
-                out,
-                ref,
-                true,
-                factor_of(kind),
-                limit,
-            )
-        else:
-            reason = integer_difference(
-                out,
-                ref,
-                true,
-                factor_of(dtype or ref.dtype),
-            )
-        if reason is not None:
-            return f"{name}: {reason}"
-    return None
+    tolerance: float | None = None
+    device: torch.device | None = None
+    dtype: torch.dtype | None = None
 
+    def coarser(self, dtype: torch.dtype) -> torch.dtype:
+        """Return this or the model's dtype, whichever has the larger tolerance: a float32 output of
+        a bfloat16 model has bfloat16's errors."""
+        return max(dtype, self.dtype or dtype, key=lambda candidate: limit_of(candidate, None))
 
-def integer_difference(out: Tensor, ref: Tensor, true: Tensor, factor: int) -> str | None:
-    ours = int((out != true).sum())
-    eagers = int((ref != true).sum())
-    if ours <= factor * eagers:
+    def compare(self, output: Parts, eager: Parts) -> AccuracyVerdict:
+        """Compare structure, shape, dtype and values with eager's."""
+        device = place(eager, self.device)
+        differing = sorted(output.keys() ^ eager.keys())
+        if differing:
+            names = ", ".join(differing[:4])
+            return AccuracyVerdict(reason=f"the structure differs from eager's: {names}")
+        for name, ref in eager.items():
+            if not alike(output[name], ref):
+                words = f"{name} is {described(output[name])}, but eager's is {described(ref)}"
+                return AccuracyVerdict(reason=words)
+        worst = reason = None
+        for name, ref in tensors(eager).items():
+            verdict = self.compare_values(output[name].to(device), ref.to(device))
+            if verdict.error is not None:
+                worst = max(verdict.error, worst or 0.0)
+            if verdict.reason is not None and reason is None:
+                reason = f"{name} differs from eager{verdict.reason}"
+        return AccuracyVerdict(worst, reason, only_values=True)
+
+    def compare_values(self, out: Tensor, ref: Tensor) -> AccuracyVerdict:
+        """Compare tensors of the same shape and dtype. The reason is to be appended to a
+        sentence."""
+        if not is_inexact(ref):
+            differing = int((out != ref).sum())
+            if not differing:
+                return AccuracyVerdict()
+            return AccuracyVerdict(reason=f" in {differing} of {ref.numel()} values")
+        scale = rms(ref)
+        error = ratio(rmse(out, ref), scale)
+        limit = limit_of(self.coarser(ref.dtype), self.tolerance)
+        far = 0
+        for values, wanted in pieces(out, ref):
+            near = torch.isclose(values, wanted, limit, limit * scale, equal_nan=True)
+            far += int((~near).sum())
+        if not far:
+            return AccuracyVerdict(error)
+        text = f": relative error {error:.2g}, tolerance {limit:g}"
+        if error <= limit:
+            text += f", which {far:,} of {ref.numel():,} values exceed"
+        return AccuracyVerdict(error, text)
+
+    def compare_with_float64(self, output: Parts, eager: Parts, exact: Parts) -> str | None:
+        """Return None if `output` is about as close to the float64 result as eager's is, else what
+        is wrong.
+
+        The limit is rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact),
+        with k = 2, or 3 for half types. Integers may differ in k times as many places as eager's.
+        If eager itself is far off, the output fails.
+        """
+        device = place(eager, self.device)
+        for name, ref in tensors(eager).items():
+            values = output[name].to(device), ref.to(device), exact[name].to(device)
+            if is_inexact(ref):
+                reason = self.inexact_difference(*values)
+            else:
+                reason = self.integer_difference(*values)
+            if reason is not None:
+                return f"{name}: {reason}"
         return None
-    return f"{ours} values differ from the float64 result, but only {eagers} of eager's"
 
+    def integer_difference(self, out: Tensor, ref: Tensor, true: Tensor) -> str | None:
+        ours = int((out != true).sum())
+        eagers = int((ref != true).sum())
+        if ours <= factor_of(self.dtype or ref.dtype) * eagers:
+            return None
+        return f"{ours} values differ from the float64 result, but only {eagers} of eager's"
 
-def inexact_difference(
-    out: Tensor, ref: Tensor, true: Tensor, factor: int, limit: float
-) -> str | None:
-    out = as_real(out)
-    ref = as_real(ref)
-    true = as_real(true)
-    masks = shared_masks(out, ref, limit)
-    if masks is not None:
-        counts = ~masks
-        out = out[counts]
-        ref = ref[counts]
-        true = true[counts]
-    scale = rms(true)
-    ours, eagers = rmse(out, true), rmse(ref, true)
-    # written so that NaN fails
-    if not eagers <= MAX_EAGER_ERROR * scale:
-        return (
-            f"eager itself is {eagers:.2g} off float64: it is random, keeps state in a list or an"
-            " object, or is too sensitive to compare"
-        )
-    if not ours <= factor * eagers + limit / 10 * scale:
-        return f"error {ours:.2g} against float64, eager's is {eagers:.2g}"
-    return None
+    def inexact_difference(self, out: Tensor, ref: Tensor, true: Tensor) -> str | None:
+        dtype = self.coarser(ref.dtype)
+        limit = limit_of(dtype, self.tolerance)
+        out, ref, true = map(as_real, (out, ref, true))
+        # float64 may have another mask, such as the least of its numbers
+        counts = ~(masks(ref) & torch.isclose(out, ref, limit, 0.0))
+        out, ref, true = out[counts], ref[counts], true[counts]
+        scale = rms(true)
+        ours, eagers = rmse(out, true), rmse(ref, true)
+        # written so that NaN fails
+        if not eagers <= MAX_EAGER_ERROR * scale:
+            return (
+                f"eager itself is {eagers:.2g} off float64: it is random, keeps state in a list or"
+                " an object, or is too sensitive to compare"
+            )
+        if not ours <= factor_of(dtype) * eagers + limit / 10 * scale:
+            return f"error {ours:.2g} against float64, eager's is {eagers:.2g}"
+        return None
 
 
 def wide(inputs: Any) -> Any:

@@ -100,6 +100,7 @@ class Workload(ABC):
         self.dtype: torch.dtype = getattr(torch, self.cell.dtype)
         self.seed: int = self.cell.numerics.get("seed", 0)
         self.tolerance: float | None = self.cell.model.get("tolerance")
+        self.comparison = accuracy.Comparison(self.tolerance, self.device, self.dtype)
         self.positional = [name for name, spec in self.specs.items() if not spec.keyword]
         self.inputs = InputSets([], [])
         self.step: Step = self.module

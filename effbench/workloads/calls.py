@@ -83,11 +83,12 @@ class Calls(Workload):
             with gradients.recording(mode):
                 return self.example_outputs()
 
+        compare = self.comparison.compare
         try:
-            reason = self.compare(outputs_in(gradients.INFERENCE), outputs).reason
+            reason = compare(outputs_in(gradients.INFERENCE), outputs).reason
             if reason is not None:  # perhaps only because the first call has created the state
                 outputs = outputs_in(gradients.NO_GRAD)
-                reason = self.compare(outputs_in(gradients.INFERENCE), outputs).reason
+                reason = compare(outputs_in(gradients.INFERENCE), outputs).reason
         except Exception as error:  # a module may raise anything without autograd
             if is_caused_by_memory(error):
                 raise
@@ -116,19 +117,6 @@ class Calls(Workload):
             return None
         return f"outputs differ after timing: {reason}"
 
-    def compare(
-        self,
-        result: accuracy.Parts,
-        wanted: accuracy.Parts,
-    ) -> accuracy.AccuracyVerdict:
-        return accuracy.compare(
-            result,
-            wanted,
-            self.tolerance,
-            self.device,
-            self.dtype,
-        )
-
     def differs(
         self,
         result: accuracy.Parts,
@@ -136,7 +124,7 @@ class Calls(Workload):
         exact: Callable[[], accuracy.Parts],
     ) -> str | None:
         """Return how a result differs from eager's, or None. `exact`: returns it in float64."""
-        verdict = self.compare(result, eager)
+        verdict = self.comparison.compare(result, eager)
         if verdict.error is not None:
             self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
         if verdict.reason is None or not verdict.only_values:
@@ -144,14 +132,7 @@ class Calls(Workload):
         # the tolerance may be too strict for this dtype: float64 decides
         self.trial.extra["judged_by_float64"] = True
         try:
-            reason = accuracy.compare_with_float64(
-                result,
-                eager,
-                exact(),
-                self.tolerance,
-                self.device,
-                self.dtype,
-            )
+            reason = self.comparison.compare_with_float64(result, eager, exact())
         except Exception as error:  # a module may raise anything in an unexpected dtype
             return without_float64(verdict.reason, error)
         return f"{verdict.reason}; {reason}" if reason else None

@@ -309,7 +309,7 @@ class Generation(Calls):
                 token = int(chosen[row, number])
                 right = int(eager[row, number])
                 gap = float(values[right] - values[token])
-                limit = 2 * tolerance * accuracy.rms(values, values)
+                limit = 2 * tolerance * accuracy.rms(values)
                 if not gap <= limit:
                     return (
                         f"token {number + 1} of request {row + 1} is {token}, but eager's is"

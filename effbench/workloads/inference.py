@@ -165,12 +165,7 @@ class Inference(Calls):
             return
         given = self.inputs.checked[0]
         first, second = self.follow(self.module, self.module, [given, given])
-        if accuracy.compare(
-            second,
-            first,
-            self.tolerance,
-            self.device,
-        ).reason:
+        if self.comparison.compare(second, first).reason:
             what = f"the {copied[0]}, which each call changes and effbench cannot restore there"
             raise Ended(
                 Status.UNSUPPORTED,

@@ -68,12 +68,8 @@ def quantize(module: nn.Module, kind: str, inputs: Inputs) -> Quantized:
             Status.UNSUPPORTED,
             f"numerics.quantize={kind}: torchao can quantize none of the linear layers",
         )
-    verdict = accuracy.compare(
-        outputs(module, inputs),
-        before,
-        None,
-        linear[0].weight.device,
-    )
+    comparison = accuracy.Comparison(device=linear[0].weight.device)
+    verdict = comparison.compare(outputs(module, inputs), before)
     return Quantized(
         kind,
         verdict.error,

@@ -23,7 +23,6 @@ from effbench.core.errors import UnsupportedError
 from effbench.measure import accuracy, flops
 from effbench.measure.training_accuracy import (
     Exact,
-    Gradients,
     Named,
     TrainingComparison,
     Trajectory,
@@ -160,14 +159,13 @@ class TrainingSteps(Workload):
     def state(self) -> dict[str, Tensor]:
         return {**self.parameters, **self.buffers}
 
-    def gradients(self) -> Gradients:
+    def gradients(self) -> Named:
         """Return the gradients of the trained parameters by name, dense ones."""
-        gradients: dict[str, Tensor | None] = {}
+        gradients = {}
         for name, value in self.parameters.items():
-            gradient = value.grad
-            if gradient is not None and gradient.layout is not torch.strided:
-                gradient = gradient.to_dense()
-            gradients[name] = gradient
+            if value.grad is not None:
+                is_dense = value.grad.layout is torch.strided
+                gradients[name] = value.grad if is_dense else value.grad.to_dense()
         return gradients
 
     def restore(self) -> None:
@@ -228,7 +226,7 @@ class TrainingSteps(Workload):
         }
         optimizer = self.new_optimizer(alone)
         losses: list[Tensor] = []
-        first: Gradients = {}
+        first: Named = {}
         before: Named = {}
         for number in range(self.check_steps):
             if number == self.check_steps - 1:
@@ -237,10 +235,9 @@ class TrainingSteps(Workload):
             args, kwargs = accuracy.clone(given)
             losses.append(step(*args, **kwargs).clone())
             self.written |= self.changed_inputs(given, (args, kwargs)).keys()
+            optimizer.zero_grad()
             for name, value in self.gradients().items():
-                alone[name].grad = None
-                if value is not None:
-                    alone[name].grad = value.detach().clone()
+                alone[name].grad = value.detach().clone()
             optimizer.step()
             first = first or on_host(self.gradients())
         return Trajectory(
@@ -300,8 +297,9 @@ class TrainingSteps(Workload):
         output = module(*args, **kwargs)
         loss = self.loss(output, self.by_name(args, kwargs))
         loss.backward()
-        trained = {name: value for name, value in parameters.items() if value.requires_grad}
-        gradients = {name: value.grad for name, value in trained.items()}
+        gradients = {
+            name: value.grad for name, value in parameters.items() if value.grad is not None
+        }
         return Exact(float(loss.detach()), on_host(gradients), on_host(buffers))
 
     def check(self) -> None:

@@ -17,7 +17,8 @@ def reference(dtype=torch.float32):
 
 
 def compare(output, eager, **options):
-    return accuracy.compare(accuracy.parts(output), accuracy.parts(eager), **options)
+    comparison = accuracy.Comparison(**options)
+    return comparison.compare(accuracy.parts(output), accuracy.parts(eager))
 
 
 def correct(output, eager):
@@ -25,7 +26,7 @@ def correct(output, eager):
 
 
 def with_float64(*outputs, **options):
-    return accuracy.compare_with_float64(*map(accuracy.parts, outputs), **options)
+    return accuracy.Comparison(**options).compare_with_float64(*map(accuracy.parts, outputs))
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,7 @@ def broken(made, what):
         ("half the update", "first.weight differs from its optimizer's with the same gradients"),
         ("stale input", "the loss "),
         ("not a number", "the loss is nan in step 3"),
-        ("no gradient", "the step has no gradient of second.bias, but eager has one"),
+        ("no gradient", "only one of the step and eager has a gradient of second.bias"),
         ("other buffer", "wrong buffer: norm.running_mean"),
     ],
 )
