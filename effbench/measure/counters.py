@@ -7,17 +7,14 @@ import logging
 import re
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any
 from unittest import mock
 
 import torch
 import torch._dynamo.utils as dynamo
 
-#: A frame of the stack trace after one of Inductor's reasons, with its line of code.
-FRAME = re.compile(
-    r'File "(?P<file>[^"\n]*)", line (?P<line>\d+), in .*(?:\n(?!\s*File ")\s*(?P<code>\S.*))?'
-)
+from effbench.core.printable import first_line
+
 LOGGERS = (
     "torch._inductor.cudagraph_utils.__cudagraphs",  # torch >= 2.12
     "torch._inductor.cudagraph_utils.__perf_hints",  # torch 2.11
@@ -119,7 +116,8 @@ class Observer(logging.Handler):
         self.undo.close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = with_place(record.getMessage())
+        # a stack trace may follow
+        message, _, _ = first_line(record.getMessage()).partition(" Found from")
         if "cudagraph" in message:
             self.cudagraph_skips[message] = None
         elif "recompile_limit" in message:
@@ -196,27 +194,8 @@ class Observer(logging.Handler):
         return None
 
 
-def with_place(message: str) -> str:
-    """Return the first line of torch's message, with the location in the code if a stack trace
-    follows."""
-    text, _, trace = message.strip().partition("Found from")
-    first = text.split("\n")[0].strip()
-    frames = list(FRAME.finditer(trace))
-    if not frames:
-        return first
-    inner = frames[-1]
-    place = f"{first.rstrip('.')}, at {PurePath(inner['file']).name}:{inner['line']}"
-    if not inner["code"]:
-        return place
-    return f"{place}: {inner['code'].strip()}"
-
-
 def guard_of(reason: str) -> str:
-    """Return which guard failed, and its place in the code, from torch's reason for compiling
-    again, such as `0/1: self.n == 1   # self.n += 1  # my/net.py:6 in forward (HINT: …)`."""
-    guard, _, comment = reason.partition("\n")[0].partition(" (HINT")[0].partition("  # ")
-    guard = re.sub(r"^\d+/\d+: ", "", guard).strip().rstrip(".")
-    match = re.fullmatch(r"(?P<code>.*)  # (?P<place>\S+:\d+) in .*", comment)
-    if match is None:
-        return f"failed guard: {guard}"
-    return f"failed guard: {guard}, at {PurePath(match['place']).name}: {match['code'].strip()}"
+    """Return which guard failed, from torch's reason for compiling again, such as `0/1: self.n == 1
+    # self.n += 1  # my/net.py:6 in forward (HINT: …)`."""
+    guard, _, _ = first_line(reason).partition("  # ")
+    return "failed guard: " + re.sub(r"^\d+/\d+: ", "", guard).strip()

@@ -41,7 +41,7 @@ def test_inductors_own_call_is_caught():
         skip(cudagraph_utils.get_mutation_stack_trace([written], [0]))
     assert list(observer.cudagraph_skips) == [
         "skipping cudagraphs due to cpu device (arg0)",
-        "skipping cudagraphs due to mutated inputs (1 instances), at nets.py:31: x.clamp_(-1, 1)",
+        "skipping cudagraphs due to mutated inputs (1 instances).",
     ]
     read = counters.read()
     assert observer.degraded_reason(read, CUDA).startswith(
@@ -59,7 +59,7 @@ def test_inductors_own_call_is_caught():
                 "0/1: self.n == 1     # self.n += 1  # my/net.py:6 in forward (HINT: a"
                 " tensor.)\nUser stack trace:\n  …"
             ),
-            "failed guard: self.n == 1, at net.py:6: self.n += 1",
+            "failed guard: self.n == 1",
         ),
         (
             "3/0: tensor 'x' size mismatch at index 0. expected 4, actual 8",
@@ -93,7 +93,7 @@ def test_dynamo_that_gives_up_is_a_reason():
             step(torch.ones(2), n)
     (reason,) = observer.fallbacks
     assert "recompile_limit" in reason
-    assert "(8): failed guard: n == 7, at test_measure_counters.py:" in reason
+    assert reason.endswith("(8): failed guard: n == 7")
     assert observer.degraded_reason(counters.read(), CPU) == reason
 
 
