@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,7 +35,6 @@ from effbench.core.printable import between, count
 from effbench.core.terminal import Console
 from effbench.run import resume
 from effbench.run.duets import Duets, StoppingRule, allows_duet
-from effbench.run.estimate import Durations, TrialKind
 from effbench.run.interpreters import Interpreter
 from effbench.run.plan import CellRun, Settings, SweepPlan, is_of_duet, recorded_settings
 from effbench.run.pool import Pools, ServerPool
@@ -259,9 +259,6 @@ def measure_again(
         progress=progress,
         duet_rule=rule,
     )
-    with Store.open(request.db, mode="read") as store:
-        environments = [*request.compared.after.environments]
-        durations = Durations.of(store.durations([request.after.id], environments))
     runs = [CellRun(cell, side) for cell in cells for side in (there, here)]
     with open_sweep(settings, runs, command) as sweep:
         check_machine(
@@ -273,14 +270,8 @@ def measure_again(
         slots = planned_slots(settings, sweep.pools, cells)
         parallel = min(len(slots), len(cells))
         saved_s = recorded.protocol.budget_s - settings.protocol.budget_s
-        duration = duration_text(
-            cells,
-            settings,
-            method.least,
-            durations,
-            saved_s,
-            parallel,
-        )
+        round_s = 2 * len(cells) / parallel * trial_seconds(request, cells, saved_s)
+        duration = between(method.least * round_s, request.rounds * round_s)
         progress.note(f"duration: {duration}")
         return sweep.run(SweepPlan(runs))
 
@@ -308,29 +299,14 @@ def read(
     )
 
 
-def duration_text(
-    cells: Iterable[Cell],
-    settings: Settings,
-    least: int,
-    durations: Durations,
-    saved_s: float,
-    parallel: int,
-) -> str:
-    """Return how long a re-run with these settings takes, such as `40 s to 4 min`. `least`: how
-    many rounds run at least; `durations`: of earlier trials; `saved_s`: how much less a trial may
-    take than those; `parallel`: the number of trials that run at the same time."""
-    low_s = high_s = 0.0
-    for cell in cells:
-        for number in range(settings.protocol.rounds):
-            kind = TrialKind.of(cell, is_cold=number < settings.compilations)
-            trial_s = durations.expected_s(kind)
-            if trial_s is None:
-                return "unknown, because no earlier trial of these cells is known"
-            both_s = 2 * max(trial_s - saved_s, min(trial_s, LEAST_TRIAL_S))
-            high_s += both_s / parallel
-            if number < least:
-                low_s += both_s / parallel
-    return between(low_s, high_s)
+def trial_seconds(request: Confirmation, cells: Iterable[Cell], saved_s: float) -> float:
+    """Return how long a trial of these cells takes: as those of the checked sweep did, which was
+    longer by `saved_s`."""
+    keys = {cell.key for cell in cells}
+    with Store.open(request.db, mode="read") as store:
+        trials = [trial for trial in store.trials(request.after.id) if trial.cell_key in keys]
+    mean_s = statistics.fmean(trial.wall_s or 0.0 for trial in trials)
+    return max(mean_s - saved_s, LEAST_TRIAL_S)
 
 
 def facts_of(side: Side) -> Mapping[str, Any]:

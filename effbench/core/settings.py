@@ -286,8 +286,7 @@ class Config:
     # maximum wall time of a trial; then its process tree is killed
     timeout_s: Positive = 900.0
     baseline_mode: str = "eager"  # mode that speedups refer to
-    # list of rules for cells that are not planned: values, patterns or comparisons by key of the
-    # cell
+    # list of rules for cells that are not planned: values or comparisons by key of the cell
     exclude: Any = None
     resume: str | None = None  # id, name, label or `last`: resume that sweep
     # `fail`: exit code 1 if cells failed; `ignore`: 0

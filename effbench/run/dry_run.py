@@ -1,19 +1,17 @@
-"""Print the plan of a sweep and an estimate of its duration, without running or recording anything
+"""Print the plan of a sweep and the bounds of its duration, without running or recording anything
 (`--dry-run`)."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from effbench.core.cell import Cell, Trial
-from effbench.core.printable import count
+from effbench.core.printable import between, count
 from effbench.core.table import Column, Table
-from effbench.run.estimate import Durations, duration_text
-from effbench.run.interpreters import Facts
-from effbench.run.plan import CellRun, Settings, SweepPlan, trials_left
+from effbench.run.devices import Slot
+from effbench.run.plan import CellRun, PlannedTrial, Settings, SweepPlan, trials_left
 from effbench.run.pool import Pools
 from effbench.run.progress import work_text
 from effbench.run.resume import check_same_sweep, recorded_trials
@@ -25,8 +23,10 @@ from effbench.store.store import Store
 FLAG = "--dry-run"
 #: Batch sizes that a row lists before it counts them.
 MOST_SIZES = 8
-#: Settings of a protocol that do not change how long a trial takes.
-NOT_OF_DURATION = {"name", "rounds", "compilations", "enough_interval"}
+#: Likely seconds, besides warm-up and timing, to start a process, build the model and compare it.
+LEAST_OVERHEAD_S, MOST_OVERHEAD_S = 0.3, 5.0
+#: Most seconds that modes usually take to compile.
+COMPILE_S = 60.0
 
 
 def print_plan(
@@ -41,11 +41,10 @@ def print_plan(
     runs, cells = plan.distinct_runs(), plan.cells()
     slots = planned_slots(settings, pools, cells)
     history: dict[CellRun, list[Trial]] = {}
-    durations = Durations()
-    # a sweep would create a missing database
-    with suppress(EmptyError, NoDatabaseError), Store.open(settings.db, mode="read") as store:
-        if settings.resume:
-            facts: dict[str, Facts] = {}
+    if settings.resume:
+        # a sweep would create a missing database
+        with suppress(EmptyError, NoDatabaseError), Store.open(settings.db, mode="read") as store:
+            facts = {}
             if settings.executor.name == "local":
                 for interpreter, pool in pools.items():
                     facts[pool.environment_id] = interpreter.facts()
@@ -59,7 +58,6 @@ def print_plan(
                 progress,
             )
             history = recorded_trials(store, info.id, runs, pools)
-        durations = durations_of_alike(store, settings, pools)
     left = trials_left(runs, settings, history)
     trials = RoundsNeeded(settings, runs, history).needed(left)
     names = [slot.name for slot in slots]
@@ -68,27 +66,9 @@ def print_plan(
         progress.note(f"exclude removes {count(plan.excluded, 'cell')}")
     if not progress.quiet:
         progress.console.print_table(plan_table(cells))
-    progress.note(duration_text(trials, settings, slots, durations))
+    if trials:
+        progress.note(duration_text(trials, settings, slots))
     progress.note("dry run: nothing was run or recorded")
-
-
-def durations_of_alike(store: Store, settings: Settings, pools: Pools) -> Durations:
-    """Return the durations of earlier trials on such hardware, of sweeps whose protocol makes
-    trials take as long."""
-    environments = [pool.machine.environment for pool in pools.values()]
-    here = {(environment.gpu_name, environment.cpu_name) for environment in environments}
-    ids = []
-    for environment in store.environments():
-        if (environment.gpu_name, environment.cpu_name) in here:
-            ids.append(environment.id)
-    wanted = timing_settings(vars(settings.protocol))
-    sweeps = [sweep.id for sweep in store.sweeps() if timing_settings(sweep.protocol) == wanted]
-    return Durations.of(store.durations(sweeps, ids))
-
-
-def timing_settings(protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that determine how long a trial takes."""
-    return {name: protocol[name] for name in protocol.keys() - NOT_OF_DURATION}
 
 
 def plan_table(cells: Iterable[Cell]) -> Table:
@@ -107,3 +87,39 @@ def sizes_text(sizes: Sequence[int]) -> str:
     if len(sizes) <= MOST_SIZES:
         return ", ".join(map(str, sizes))
     return f"{len(sizes)} sizes from {sizes[0]} to {sizes[-1]}"
+
+
+# --- duration ---
+
+
+def duration_text(
+    trials: Iterable[PlannedTrial],
+    settings: Settings,
+    slots: Iterable[Slot],
+) -> str:
+    """Return the bounds of how long these trials take on the slots."""
+    devices = Counter(slot.device for slot in slots)
+    low_s = high_s = 0.0
+    for trial in trials:
+        parallel = max(1, devices[trial.run.cell.device])
+        low_s += min(shortest_s(trial, settings), settings.timeout_s) / parallel
+        high_s += min(longest_s(trial, settings), settings.timeout_s) / parallel
+    return f"duration: {between(low_s, high_s)}, from the protocol and usual compile times"
+
+
+def shortest_s(trial: PlannedTrial, settings: Settings) -> float:
+    """Return the least likely seconds of a trial."""
+    protocol = settings.protocol
+    if trial.round > 0 and protocol.enough_interval:
+        return 0.0  # rounds may end early
+    return LEAST_OVERHEAD_S + protocol.warmup_s + min(protocol.min_time_s, protocol.budget_s)
+
+
+def longest_s(trial: PlannedTrial, settings: Settings) -> float:
+    """Return the most likely seconds of a trial."""
+    protocol = settings.protocol
+    warmup_s = max(protocol.warmup_s, protocol.max_warmup_s)
+    seconds = MOST_OVERHEAD_S + warmup_s + protocol.budget_s + protocol.load_s
+    if "modes.eager." not in trial.run.cell.mode.get("_target_", ""):
+        seconds += COMPILE_S
+    return seconds

@@ -124,7 +124,7 @@ class Progress:
         self.quiet = quiet
         self.lock = threading.Lock()
         self.rounds = 0
-        self.time_left = TimeLeft([], whole=0, compilations=0)
+        self.time_left = TimeLeft([], whole=0)
         self.names: dict[CellRun, str] = {}
         self.start_s = time.monotonic()
         self.running: dict[PlannedTrial, SlotStatus] = {}
@@ -144,8 +144,7 @@ class Progress:
         to run; `slots`: their names."""
         self.names = run_names(runs)
         self.rounds = settings.protocol.rounds
-        whole = len(runs) * self.rounds
-        self.time_left = TimeLeft(trials, whole, settings.protocol.compilations)
+        self.time_left = TimeLeft(trials, len(runs) * self.rounds)
         self.start_s = time.monotonic()
         self.note(f"sweep {sweep_id} · {work_text(settings, runs, trials, slots)}")
         if self.quiet or not trials or not self.console.is_terminal:
@@ -226,7 +225,7 @@ class Progress:
         """
         with self.lock:
             self.running.pop(trial, None)
-            self.time_left.ended(trial, record)
+            self.time_left.ended(trial)
             percent = self.time_left.percent()
             left = [] if self.live else self.left()  # the live status has it
         text = Text(f"{percent:>3} % · {self.round_of(trial)} · {self.names[trial.run]} · ")

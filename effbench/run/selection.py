@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import operator
 import re
-from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -29,16 +27,14 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
 Rule = dict[str, Any]
 
 
-def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
-    """Return the cells that match a rule, and the rules that match no cell, as text.
+def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[Rule]]:
+    """Return the cells that match a rule, and the rules that match no cell.
 
-    A rule maps keys of cells (`model`, `bs`, `mode`, `model.module.width` …) to a value, a pattern
-    (`max-*`), a comparison (`>256`) or a list of these; it matches cells that fit all its keys.
-    Raises ConfigError for an invalid rule, and for a key that no cell has.
+    A rule maps keys of cells (`model`, `bs`, `mode`, `model.module.width` …) to a value, a
+    comparison (`>256`) or a list of these; it matches cells that fit all its keys. Raises
+    ConfigError for an invalid rule, and for a key that no cell has.
     """
     rules = check_rules(rules)
-    if not rules or not cells:
-        return set(), list(map(rule_text, rules))
     values = {cell: values_of(cell) for cell in cells}
     known = known_keys().union(*values.values())
     for key in chain(*rules):
@@ -52,12 +48,19 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
         fitting = {cell for cell in cells if fits_all(values[cell], rule)}
         matched |= fitting
         if not fitting:
-            unused.append(rule_text(rule))
+            unused.append(rule)
     return matched, unused
 
 
-def rule_text(rule: Rule) -> str:
-    return "{" + ", ".join(f"{key}: {value}" for key, value in rule.items()) + "}"
+def check_rules(rules: Any) -> list[Rule]:
+    """Return the rules of the setting `exclude`. Raises ConfigError if it is no list of rules."""
+    if rules is None:
+        return []
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) and rule for rule in rules):
+        raise ConfigError(
+            f"exclude must be a list of rules, each with keys of cells, got {rules!r}. {EXAMPLE}"
+        )
+    return rules
 
 
 def known_keys() -> set[str]:
@@ -75,58 +78,27 @@ def values_of(cell: Cell) -> dict[str, Any]:
     return values | {"model": cell.model_name, "mode": cell.mode_name}
 
 
-def fits_all(values: dict[str, Any], rule: Rule) -> bool:
-    for key, wanted in rule.items():
-        if key not in values or not fits(values[key], wanted):
-            return False
-    return True
-
-
-def check_rules(rules: Any) -> list[Rule]:
-    """Return the rules of the setting `exclude`. Raises ConfigError if it is invalid."""
-    if rules is None:
-        return []
-    if not isinstance(rules, list) or not all(isinstance(rule, dict) and rule for rule in rules):
-        raise ConfigError(
-            f"exclude must be a list of rules, each with keys of cells, got {rules!r}. {EXAMPLE}"
-        )
-    for rule in rules:
-        for key, wanted in rule.items():
-            choices = wanted if isinstance(wanted, list) else [wanted]
-            for value in choices:
-                if not is_valid(value):
-                    raise ConfigError(
-                        f"exclude: {key}: expected a value, a pattern, a comparison with a number"
-                        f" or a list of these, got {value!r}. {EXAMPLE}"
-                    )
-    return rules
-
-
-def is_valid(value: Any) -> bool:
-    """Return whether a rule may have this value."""
-    if isinstance(value, dict | list):
-        return False
-    compared = COMPARISON.fullmatch(typed(value))
-    return compared is None or is_number(compared[2])
-
-
-def is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+def fits_all(values: Mapping[str, Any], rule: Rule) -> bool:
+    return all(key in values and fits(values[key], wanted) for key, wanted in rule.items())
 
 
 def fits(value: Any, wanted: Any) -> bool:
-    """Return whether a cell's value fits what a rule gives for its key."""
+    """Return whether a cell's value fits what a rule gives for its key. Raises ConfigError for a
+    comparison with anything but a number."""
     if isinstance(wanted, list):
         return any(fits(value, choice) for choice in wanted)
     compared = COMPARISON.fullmatch(typed(wanted))
-    if compared is not None:
+    if compared is None:
+        return typed(value) == typed(wanted)
+    try:
+        limit = float(compared[2])
+    except ValueError:
+        raise ConfigError(f"exclude: expected a number in {wanted!r}. {EXAMPLE}") from None
+    try:
         # the values of `env` are texts
-        compare = OPERATORS[compared[1]]
-        return is_number(str(value)) and compare(float(value), float(compared[2]))
-    return value == wanted or fnmatchcase(typed(value), typed(wanted))
+        return OPERATORS[compared[1]](float(value), limit)
+    except (TypeError, ValueError):
+        return False
 
 
 def typed(value: Any) -> str:

@@ -152,7 +152,6 @@ class Store(connect.Database):
         return trial_id
 
     history = reads(trial_queries.history)
-    durations = reads(trial_queries.durations)
     host_speeds = reads(trial_queries.host_speeds)
     trials = reads(trial_queries.trials)
     trial_facts = reads(trial_queries.trial_facts)

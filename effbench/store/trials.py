@@ -46,7 +46,6 @@ from effbench.store.values import (
     encode_samples,
     result_of,
     scalar,
-    sql_query,
     text,
     trial_of,
     trial_row,
@@ -73,18 +72,6 @@ class SampledTrial:
 
     trial: StoredTrial
     timers: dict[str, StoredSamples]
-
-
-@dataclass(frozen=True)
-class TrialDuration:
-    """How long a trial took, and what that depends on."""
-
-    device: str
-    phase: str
-    mode: str
-    model: str
-    compile_cache: str | None
-    wall_s: float
 
 
 #: Newest trials that tell the usual speed of the host.
@@ -195,22 +182,6 @@ def history(
     )
     by_cell = grouped(trials, attrgetter("cell_key"))
     return {key: last_attempts(of_cell) for key, of_cell in by_cell.items()}
-
-
-_DURATIONS = """
-    SELECT device, cell.phase, mode, model, compile_cache, wall_s
-    FROM trial JOIN cell ON cell.key = cell_key
-    WHERE sweep_id IN :sweeps AND environment_id IN :environments AND wall_s IS NOT NULL
-    ORDER BY trial.id DESC LIMIT 50000
-"""
-
-
-def durations(
-    connection: sa.Connection, sweep_ids: list[str], environment_ids: list[str]
-) -> list[TrialDuration]:
-    """Return the durations of the newest 50,000 trials of these sweeps in these environments."""
-    query = sql_query(_DURATIONS, sweeps=sweep_ids, environments=environment_ids)
-    return [TrialDuration(**row) for row in connection.execute(query).mappings()]
 
 
 @dataclass

@@ -10,10 +10,10 @@ from effbench.analysis.confirm import (
     Rerun,
     check_machine,
     duet_budget_s,
-    duration_text,
     flagged_of,
     judge_again,
     may_be_slower,
+    trial_seconds,
 )
 from effbench.analysis.matching import load
 from effbench.analysis.verdicts import ONE_TIME, Change, Verdict
@@ -21,7 +21,6 @@ from effbench.core.cell import Status, Trial
 from effbench.core.errors import UsageError
 from effbench.core.meeting import ALONE, DUET
 from effbench.run.duets import Duets
-from effbench.run.estimate import Durations
 from effbench.run.plan import Settings
 from effbench.store import Store
 
@@ -270,33 +269,8 @@ def test_another_machine_settles_nothing(made, which, changed, error):
         check_machine(found, pools, "old", "new")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "rounds", "saved_s", "parallel", "text"),
-    [
-        ({"cold": 20.0, "warm": 9.0}, 20, 0.0, 1, "80 s to 6 min"),
-        ({"cold": 20.0, "warm": 9.0}, 3, 4.0, 2, "about 30 s"),
-        ({}, 20, 0.0, 1, "unknown, because no earlier trial of these cells is known"),
-    ],
-)
-def test_the_duration_of_a_re_run(seconds, rounds, saved_s, parallel, text):
-    """The first of at least three rounds compiles."""
-    durations = Durations()
-    for cache, wall_s in seconds.items():
-        trial = Trial(
-            DEFAULT.key,
-            0,
-            Status.OK,
-            wall_s=wall_s,
-            compile_cache=cache,
-        )
-        durations.add(DEFAULT, trial)
-    settings = Settings.with_defaults(protocol={"rounds": rounds, "compilations": 1})
-    known = duration_text(
-        [DEFAULT],
-        settings,
-        3,
-        durations,
-        saved_s,
-        parallel,
-    )
-    assert known == text
+@pytest.mark.parametrize(("saved_s", "seconds"), [(0.0, 4.0), (2.5, 1.5), (3.5, 1.0)])
+def test_a_trial_of_a_re_run_takes_as_long_as_those_of_the_sweep(made, saved_s, seconds):
+    sweep = made.sweep({DEFAULT: {"wall_s": [6.0, 2.0]}, EAGER: {"wall_s": [60.0, 60.0]}}, rounds=2)
+    request = SimpleNamespace(db=str(made.path), after=SimpleNamespace(id=sweep))
+    assert trial_seconds(request, [DEFAULT], saved_s) == pytest.approx(seconds)

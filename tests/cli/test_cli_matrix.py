@@ -45,7 +45,7 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     assert "3 cells × 1 round" in done.out
     assert "exclude removes 1 cell" in done.out
     assert " from the protocol and usual" in done.out
-    assert "no cell matches the rule {bs: 77}" in done.out
+    assert "no cell matches the rule {'bs': 77}" in done.out
     assert not cli.db.exists()
 
 
@@ -84,18 +84,7 @@ def test_other_software_runs_all_again(ran):
     assert "software has changed since the recorded trials: all cells run again\n" in done.out
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("", ", as earlier trials took\n"),
-        ("protocol.budget_s=0.3", "from the protocol and"),
-    ],
-)
-def test_durations_are_those_of_earlier_trials(ran, words, said):
-    assert said in ran.sweep(*WORDS, *words.split(), "--dry-run").out
-
-
 def test_a_baseline_that_is_excluded_is_refused(cli):
-    rules = ("mode=eager,twin", "baseline_mode=twin", "--dry-run", "exclude=[{mode:tw*}]")
+    rules = ("mode=eager,twin", "baseline_mode=twin", "--dry-run", "exclude=[{mode:twin}]")
     said = "baseline_mode=twin is not a mode of this sweep after exclude"
     assert said in cli.sweep(*WORDS, *rules).err

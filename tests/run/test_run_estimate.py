@@ -1,78 +1,44 @@
-"""How long trials take: by earlier ones, by the protocol, and how much time a sweep has left."""
+"""How long trials take: by the protocol, and by those of the sweep that have ended."""
 
 import pytest
 from schedule_parts import CPU, cell_runs, gpus, trials
 
-from effbench.core.cell import Cell, Status, Trial
+from effbench.core.cell import Cell
 from effbench.core.printable import about, between, duration
-from effbench.run.estimate import Durations, TimeLeft, duration_text, protocol_span
-from effbench.run.plan import CellRun, PlannedTrial, Settings
-from effbench.store.trials import TrialDuration
-
-TARGETS = {
-    "eager": "effbench.modes.eager.Eager",
-    "default": "effbench.modes.compiled.Compiled",
-}
-
-
-def cell(mode="eager", model="m", device="cpu", **settings):
-    node = {"name": mode, "_target_": TARGETS.get(mode, "mine.Mode"), **settings}
-    return Cell({"name": model}, 1, node, "float32", "inference", device)
-
+from effbench.run.dry_run import duration_text
+from effbench.run.estimate import TimeLeft
+from effbench.run.plan import CellRun, Settings
 
 # --- before a sweep ---
 
-
-def span(round=0, mode="eager", **protocol):
-    settings = Settings.with_defaults(protocol=protocol)
-    return protocol_span(PlannedTrial(CellRun(cell(mode)), round), settings)
-
-
-@pytest.mark.parametrize(("enough", "certain"), [(None, 10), (0.01, 1)])
-def test_rounds_that_may_end_early_count_only_for_the_longest_duration(enough, certain):
-    spans = [span(round, enough_interval=enough, rounds=10) for round in range(10)]
-    assert sum(one.low_s > 0 for one in spans) == certain
-
-
-def stored(cell, cache, seconds):
-    """A stored trial, as `Store.durations` gives it."""
-    of_cell = (cell.device, cell.phase, cell.mode_name, cell.model_name)
-    return TrialDuration(*of_cell, compile_cache=cache, wall_s=seconds)
-
-
-M, K, NEW = (cell("default", model, "cuda") for model in ("m", "k", "n"))
-KNOWN = [
-    stored(M, "cold", 100.0),
-    stored(M, "warm", 10.0),
-    stored(M, "warm", 30.0),
-    stored(K, "warm", 50.0),
-    stored(cell("eager"), None, 3.0),
-]
+PROTOCOL = {
+    "warmup_s": 0.7,
+    "max_warmup_s": 15.0,
+    "min_time_s": 9.0,
+    "budget_s": 40.0,
+    "load_s": 0.0,
+}
 
 
 @pytest.mark.parametrize(
-    ("cells", "text"),
+    ("mode", "slots", "settings", "text"),
     [
-        # two of three rounds are cold; on two GPUs
-        ([M], "duration: about 2 min, as earlier trials took"),
-        # the mean of all models: 100 cold and 30 warm
-        ([NEW], "duration: about 2 min, as earlier trials took"),
-        ([cell("eager")], "duration: a few seconds, as earlier trials took"),
-        ([], "duration: none, because all trials are recorded"),
+        ("eager", [CPU], {}, "20 s to 2 min"),
+        ("eager", gpus(2), {}, "10 s to 60 s"),
+        ("compiled", [CPU], {}, "20 s to 4 min"),
+        ("compiled", [CPU], {"timeout_s": 30.0}, "20 s to 60 s"),
+        ("eager", [CPU], {"enough_interval": 0.01}, "10 s to 2 min"),
     ],
 )
-def test_a_plan_takes_as_long_as_similar_trials_took(cells, text):
-    settings = Settings.with_defaults(protocol={"rounds": 3, "compilations": 2})
-    planned = trials([CellRun(one) for one in cells], 3)
-    assert duration_text(planned, settings, [*gpus(2), CPU], Durations.of(KNOWN)) == text
-
-
-def test_a_plan_that_is_new_here_has_the_bounds_of_the_protocol():
-    settings = Settings.with_defaults(protocol={"rounds": 1})
-    planned = trials([CellRun(cell("eager")), CellRun(cell("mine"))])
-    text = duration_text(planned, settings, [CPU], Durations.of(KNOWN))
-    new = span(mode="mine")
-    assert text.startswith(f"duration: {between(3 + new.low_s, 3 + new.high_s)}, from the protocol")
+def test_a_plan_has_the_bounds_of_the_protocol(mode, slots, settings, text):
+    enough = settings.pop("enough_interval", None)
+    protocol = {**PROTOCOL, "rounds": 2, "enough_interval": enough}
+    node = {"name": mode, "_target_": f"effbench.modes.{mode}.Mode"}
+    cell = Cell({"name": "m"}, 1, node, "float32", "inference", slots[0].device)
+    planned = trials([CellRun(cell)], 2)
+    made = Settings.with_defaults(protocol=protocol, **settings)
+    bounds = duration_text(planned, made, slots)
+    assert bounds == f"duration: {text}, from the protocol and usual compile times"
 
 
 # --- during a sweep ---
@@ -85,16 +51,15 @@ class Clock:
         return self.now
 
 
-def make(runs=4, rounds=5, compilations=2):
+def make(runs=4, rounds=5):
     planned = trials(runs, rounds)
     clock = Clock()
-    return TimeLeft(planned, len(planned), compilations, clock), planned, clock
+    return TimeLeft(planned, len(planned), clock), planned, clock
 
 
-def run(left, clock, trial, seconds=10.0, **facts):
+def run(left, clock, trial, seconds=10.0):
     clock.now += seconds
-    record = Trial(trial.run.cell.key, trial.round, Status.OK, wall_s=seconds, **facts)
-    left.ended(trial, record)
+    left.ended(trial)
 
 
 def test_the_percentage_grows_and_is_100_when_nothing_is_left():
@@ -109,15 +74,15 @@ def test_the_percentage_grows_and_is_100_when_nothing_is_left():
     assert left.percent() == 100
 
 
-def test_the_time_left_is_that_of_similar_trials():
-    left, planned, clock = make(runs=2, rounds=5, compilations=1)
+def test_trials_that_are_left_take_as_long_as_those_that_have_ended():
+    left, planned, clock = make(runs=2, rounds=5)
     assert left.seconds() is None
-    run(left, clock, planned[0], 100.0, compile_s=90.0, compile_cache="cold")
-    assert left.seconds() == pytest.approx(100 + 8 * 10)
+    run(left, clock, planned[0], 100.0)
+    assert left.seconds() == pytest.approx(9 * 100)
     run(left, clock, planned[1], 20.0)
-    assert left.seconds() == pytest.approx(8 * 15)
+    assert left.seconds() == pytest.approx(8 * 60)
     clock.now += 12
-    assert left.seconds() == pytest.approx(8 * 15 - 12)
+    assert left.seconds() == pytest.approx(8 * 60 - 12)
     clock.now += 500
     assert left.seconds() == 0
 

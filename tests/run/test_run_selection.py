@@ -24,7 +24,7 @@ CELLS = [
             lambda cell: cell.mode_name == "cuda-graph" and cell.bs > 64,
         ),
         ({"bs": [1, ">=512"]}, lambda cell: cell.bs in (1, 512)),
-        ({"model": "g*", "bs": "64"}, lambda cell: cell.model_name == "gpt2" and cell.bs == 64),
+        ({"model": "gpt2", "bs": "64"}, lambda cell: cell.model_name == "gpt2" and cell.bs == 64),
         ({"mode.fullgraph": True}, lambda cell: cell.mode_name == "default"),
         ({"numerics.tf32": "false", "bs": 1}, lambda cell: cell.bs == 1),
     ],
@@ -35,7 +35,7 @@ def test_a_rule_matches_cells_that_fit_all_its_keys(rule, fits):
 
 
 def test_a_rule_that_matches_no_cell_is_named():
-    assert excluded(CELLS, [{"model": ">3"}]) == (set(), ["{model: >3}"])
+    assert excluded(CELLS, [{"model": ">3"}]) == (set(), [{"model": ">3"}])
 
 
 def test_a_rule_reads_numbers_of_variables_and_settings_of_networks():
@@ -54,8 +54,7 @@ def test_a_rule_reads_numbers_of_variables_and_settings_of_networks():
     [
         ([{"moed": "eager"}], "unknown key 'moed'; did you mean mode"),
         ([{}], "must be a list of rules"),
-        ([{"bs": "<inf"}], "comparison with a number"),
-        ([{"mode": {"name": "eager"}}], "mode: expected a value"),
+        ([{"bs": "<many"}], "expected a number in '<many'"),
     ],
 )
 def test_rules_that_are_refused(rules, error):

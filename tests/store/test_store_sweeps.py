@@ -46,7 +46,6 @@ def test_trials_and_results_are_counted(made, opened):
 
 def test_a_database_without_sweeps(store):
     assert store.sweeps() == []
-    assert store.durations([], []) == []
     assert list(store.results()) == []
 
 
