@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import effbench
-from effbench.run import interpreters
 
 PACKAGE = Path(effbench.__file__).parent
 ROOT = PACKAGE.parent
@@ -108,13 +107,11 @@ def test_no_circle_of_imports():
     list(graphlib.TopologicalSorter(graph).static_order())
 
 
-def test_an_interpreter_is_asked_for_what_workers_import():
+def test_an_interpreter_needs_three_packages():
     files = [path for path in FILES if unit_of(name_of(path)) in WITH_TORCH]
     imported = {unit_of(name) for path in files for name in imports(path)}
-    assert (
-        imported - sys.stdlib_module_names - {"effbench"} - OF_SOME_MODELS
-        == interpreters.NEEDED.keys()
-    )
+    others = imported - sys.stdlib_module_names - {"effbench"} - OF_SOME_MODELS
+    assert others == {"torch", "numpy", "pynvml"}, "docs/how-to/compare-versions.md names them"
 
 
 def loaded_by(statement: str) -> set[str]:

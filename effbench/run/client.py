@@ -9,12 +9,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from effbench.core import processes, warning_filters
 from effbench.core.cell import Status
@@ -29,14 +30,7 @@ from effbench.core.message import (
     encode,
 )
 from effbench.core.printable import one_line
-from effbench.run.devices import TRANSIENT
-from effbench.run.interpreters import (
-    BOOTSTRAP,
-    NEEDED,
-    bytecode_variables,
-    lone_package,
-    why_unfit,
-)
+from effbench.run.interpreters import bytecode_variables, lone_package
 from effbench.run.interrupts import POLL_S, StoppedError
 
 LOGGER = logging.getLogger(__name__)
@@ -46,6 +40,7 @@ SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "
 INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 #: Variables that name the folder of temporary files; Inductor compiles some files there.
 TEMPORARY_VARIABLES = ("TMPDIR", "TEMP", "TMP")
+NEEDS = "trials need Python 3.11 and torch 2.11, or newer, numpy and nvidia-ml-py"
 #: The phase of a task whose process has just started.
 START = "start"
 READY_TIMEOUT_S = 180.0
@@ -53,9 +48,9 @@ KILL_TIMEOUT_S = 15.0
 #: How long a server may take to end a task after Ctrl-C. A server that imports a module does not
 #: answer.
 STOP_TIMEOUT_S = 0.2
-LAST_WORDS_TIMEOUT_S = 2.0
 #: Pause before each retry after a failure of the harness.
 RETRY_PAUSES_S = (0.5, 2.0, 5.0)
+
 
 #: A message to or from a server, or a part of it.
 Message = dict[str, Any]
@@ -120,31 +115,24 @@ class ServerRequest:
     @property
     def may_succeed_later(self) -> bool:
         """Whether a task of the harness failed because the GPU did, or could not start."""
-        if self.timed_out_s is not None:
+        if self.timed_out_s is not None or "died" in self.outcome:
             return False
-        if "failed" in self.outcome:
-            return True
-        return self.phase == PROBE_PHASE and "died" not in self.outcome
+        return "failed" in self.outcome or self.phase == PROBE_PHASE
 
     def failure(self) -> tuple[Status, str]:
         """Return the status and reason of a task without a result."""
         where = "before it began"
         if self.phase:
             where = f"in {self.phase}"
-        status = Status.CRASHED
         if self.timed_out_s is not None:
-            status = Status.TIMEOUT
-        elif self.outcome.get("oom_killed"):
-            status = Status.OOM
-        return status, f"{self.end_of_process()} ({where})"
+            return Status.TIMEOUT, f"not done after {self.timed_out_s:g} s ({where})"
+        if self.outcome.get("oom_killed"):
+            return Status.OOM, f"killed by the kernel: host memory ran out ({where})"
+        return Status.CRASHED, f"{self.end_of_process()} ({where})"
 
     def end_of_process(self) -> str:
         """Return how the process of a task without a result ended, or why it did not start."""
         outcome = self.outcome
-        if self.timed_out_s is not None:
-            return f"not done after {self.timed_out_s:g} s"
-        if outcome.get("oom_killed"):
-            return "killed by the kernel: host memory ran out"
         for name in ("died", "failed"):
             if outcome.get(name):
                 return str(outcome[name])
@@ -156,10 +144,15 @@ class ServerRequest:
         return f"the process exited with code {outcome['exit']}"
 
 
-def server_variables(package_root: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a server's process. `package_root`: the folder that contains
-    effbench; `given`: variables that replace those of this process."""
+def server_variables(python: str | None, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a server's process. `given`: variables that replace those of this
+    process."""
     variables = {**os.environ, **worker_variables(), **given, **SERVER_ENVIRONMENT}
+    package_root = str(Path(__file__).resolve().parents[2])
+    if python:
+        package_root = lone_package()
+    else:
+        variables |= bytecode_variables()
     variables["PYTHONPATH"] = os.pathsep.join(
         filter(None, [package_root, variables.get("PYTHONPATH")])
     )
@@ -175,61 +168,12 @@ def server_variables(package_root: str, given: Mapping[str, str]) -> dict[str, s
     return variables
 
 
-def why_failed(request: ServerRequest) -> str:
-    """Return why a task of the harness has no result, with the last line of its output."""
-    _, reason = request.failure()
-    log = (request.outcome.get("log") or "").strip()
-    if not log:
-        return reason
-    return f"{reason}: {one_line(log.splitlines()[-1], 500)}"
-
-
-def start_process(
-    python: str | None,
-    preload: bool,
-    folder: str | None,
-    env: Mapping[str, str],
-) -> subprocess.Popen[bytes]:
-    """Start the process of a fork server. Raises InterpreterError if `python` cannot be run."""
-    package_root = lone_package() if python else str(Path(__file__).resolve().parents[2])
-    variables = server_variables(package_root, env)
-    if not python:
-        variables |= bytecode_variables()
-    command = [python or sys.executable, "-c", BOOTSTRAP, "effbench.worker.server"]
-    command.append(",".join(NEEDED))
-    if not preload:
-        command.append("--no-preload")
-    try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=folder,
-            env=variables,
-            start_new_session=True,
-        )
-    except OSError as error:
-        if python is None or error.errno in TRANSIENT:
-            raise
-        raise InterpreterError(
-            f"python={python} cannot be run: {error.strerror or error}; give the path of a Python"
-            " interpreter"
-        ) from None
-
-
-def pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
-    """Return a pipe that the process was started with."""
-    assert pipe is not None
-    return pipe
-
-
 class ForkServer:
     """A fork server. It is thread-safe, starts on construction and is ready some seconds later.
 
-    `python`, `folder`: see Interpreter. `env`: variables of its process. Raises InterpreterError if
-    `python` cannot be run. `stop`: once it is set, waiting for the server and for its tasks ends
-    with StoppedError.
+    `python`, `folder`: see Interpreter. `env`: variables of its process. `stop`: once it is set,
+    waiting for the server and for its tasks ends with StoppedError. `dead`: how it ended, None as
+    long as it runs.
     """
 
     _ids = itertools.count(1)
@@ -237,6 +181,9 @@ class ForkServer:
     stop = threading.Event()
     #: Whether its pool has preloaded the models.
     is_loaded = False
+    #: Whether it has imported torch and reads messages.
+    has_started = False
+    dead: str | None = None
 
     def __init__(
         self,
@@ -246,46 +193,43 @@ class ForkServer:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.python = python
-        self.process = start_process(
-            python,
-            preload,
-            folder,
-            env or {},
+        # -P: a folder torch/ in the working directory is not imported
+        command = [python or sys.executable, "-P", "-m", "effbench.worker.server"]
+        if not preload:
+            command.append("--no-preload")
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # `read_messages` closes it
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            cwd=folder,
+            env=server_variables(python, env or {}),
+            start_new_session=True,
         )
-        LOGGER.info("started fork server %d of %s", self.process.pid, python or sys.executable)
+        LOGGER.info("started fork server %d of %s", self.process.pid, command[0])
         self.lock, self.sending = threading.Lock(), threading.Lock()
         self.requests: dict[str, ServerRequest] = {}
+        #: Set once it has started, or has ended.
         self.ready = threading.Event()
-        self.dead: str | None = None
-        self.is_python = False
-        self.unfit: str | None = None
-        self.stderr: list[str] = []
-        self.stderr_reader = threading.Thread(target=self.read_stderr, daemon=True)
-        self.message_reader = threading.Thread(target=self.read_messages, daemon=True)
-        self.stderr_reader.start()
-        self.message_reader.start()
+        self.reader = threading.Thread(target=self.read_messages, daemon=True)
+        self.reader.start()
 
     def wait_ready(self) -> None:
-        """Wait for the server. Raises WorkerError if it does not start, InterpreterError if its
-        `python` is unsuitable, and StoppedError."""
+        """Wait for the server. Raises WorkerError if it does not start or has ended,
+        InterpreterError if its `python` does not start, and StoppedError."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready.wait(POLL_S):
             if self.stop.is_set():
                 raise StoppedError
             if time.monotonic() > deadline:
                 self.close()
-                why = f"was not ready within {READY_TIMEOUT_S:.0f} s{self.last_words()}"
-                raise WorkerError(f"the fork server {why}")
-        if self.unfit:
-            raise InterpreterError(self.unfit)
-        if self.dead and self.python and not self.is_python:
-            why = f"{self.dead}{self.last_words()}"
-            raise InterpreterError(
-                f"python={self.python} is not a working Python interpreter: {why}; give another"
-                " path"
-            )
-        if self.dead:
-            raise WorkerError(f"the fork server ended while starting{self.last_words()}")
+                raise WorkerError(f"not ready within {READY_TIMEOUT_S:.0f} s: {self.dead}")
+        if self.dead is None:
+            return
+        if self.python and not self.has_started:
+            raise InterpreterError(f"python={self.python} does not start: {self.dead}; {NEEDS}")
+        raise WorkerError(self.dead)
 
     def submit(
         self,
@@ -309,17 +253,11 @@ class ForkServer:
 
     def kill(self, request: ServerRequest) -> None:
         """Kill the task's process tree and wait until the server confirms it; kill a server that
-        does not respond.
-
-        After Ctrl-C a server has little time. One that has not started the task has none: it is
-        importing a module.
-        """
+        does not respond, which after Ctrl-C has little time."""
         self.send({"op": "kill", "id": request.id})
         timeout_s = KILL_TIMEOUT_S
         if request.stopped:
             timeout_s = STOP_TIMEOUT_S
-            if request.pid is None:
-                timeout_s = 0.0
         if request.done.wait(timeout_s):
             return
         self.process.kill()
@@ -341,14 +279,13 @@ class ForkServer:
         request = self.submit(task, payload, env, on_phase)
         try:
             while not request.done.wait(min(POLL_S, timeout_s)):
+                is_waiting = request.waits_since is not None
                 if self.stop.is_set():
                     request.stopped = True
                     self.kill(request)
-                    break
-                if request.waits_since is None and time.monotonic() > deadline + request.waited_s:
+                elif not is_waiting and time.monotonic() > deadline + request.waited_s:
                     request.timed_out_s = timeout_s
                     self.kill(request)
-                    break
         except BaseException:  # Ctrl-C: the task must not outlive the device lock
             request.stopped = True
             self.kill(request)
@@ -377,81 +314,66 @@ class ForkServer:
                 raise StoppedError
             if is_last or not request.may_succeed_later:
                 break
-        raise WorkerError(f"{task} failed: {why_failed(request)}")
+        _, reason = request.failure()
+        raise WorkerError(f"{task} failed: {reason}{last_words(request.outcome.get('log') or '')}")
 
     def send(self, message: Message) -> None:
         # a lock of its own: a full pipe may block this until read_messages() has read what the
         # server writes; a broken one is left to read_messages(), which sees the end
-        stdin = pipe_of(self.process.stdin)
+        assert self.process.stdin is not None
         with self.sending, contextlib.suppress(BrokenPipeError, ValueError):
-            stdin.write(encode(message))
-            stdin.flush()
+            self.process.stdin.write(encode(message))
+            self.process.stdin.flush()
 
     def close(self) -> None:
-        """Close the server's input: it kills its children and exits. A server that may be importing
-        modules is killed: one without tasks, or with a task that has no process."""
-        requests = list(self.requests.values())
-        if not requests or any(request.pid is None for request in requests):
-            self.process.kill()
-        with contextlib.suppress(BrokenPipeError, ValueError):
-            pipe_of(self.process.stdin).close()
-        try:
-            self.process.wait(KILL_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.message_reader.join(LAST_WORDS_TIMEOUT_S)
+        """Kill the server, and with it its tasks."""
+        self.process.kill()
+        self.reader.join(KILL_TIMEOUT_S)
 
     def read_messages(self) -> None:
-        with pipe_of(self.process.stdout) as lines:
-            try:
-                for line in lines:
+        """Handle the server's messages until it ends."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                with contextlib.suppress(MessageError):  # another program may print anything
                     self.handle(decode(line))
-            except MessageError as error:  # the messages after it are unreliable
-                self.stderr.append(f"invalid message: {error}")
-                self.process.kill()
         code = self.process.wait()
-        self.stderr_reader.join(LAST_WORDS_TIMEOUT_S)
+        with self.sending, contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        with self.errors:
+            self.errors.seek(0)
+            words = last_words(self.errors.read().decode(errors="replace"))
         with self.lock:
-            self.dead = f"the fork server ended (code {code})"
+            self.dead = f"the fork server ended (code {code}){words}"
             requests, self.requests = self.requests, {}
         for request in requests.values():
             # the kernel kills the task's process when its server dies, but not that process's
             # children
             processes.kill_marked(request.pid, TRIAL_VARIABLE, request.id)
-            request.end({"died": self.dead + self.last_words()})
+            request.end({"died": self.dead})
         self.ready.set()
 
     def handle(self, message: Message) -> None:
-        match message:
-            case {"event": "ready"}:
-                self.ready.set()
-            case {"event": "interpreter", "version": list(), "missing": list(), "torch": _}:
-                self.is_python = True
-                if self.python:
-                    self.unfit = why_unfit(self.python, message)
-                if self.unfit:
-                    self.process.kill()
-            case {"event": "started" | "phase" | "ended", "id": str(id)} if id not in self.requests:
-                pass  # the request has ended
-            case {"event": "started", "id": str(id), "pid": int(pid)}:
-                request = self.requests[id]
-                request.pid = pid
+        if message["event"] == "ready":
+            self.has_started = True
+            self.ready.set()
+            return
+        request = self.requests.get(message["id"])
+        if request is None:  # it has ended
+            return
+        match message["event"]:
+            case "started":
+                request.pid = message["pid"]
                 request.on_phase(START)  # its own first phase may be seconds away
-            case {"event": "phase", "id": str(id), "phase": str(phase)}:
-                self.requests[id].begin(phase)
-            case {"event": "ended", "id": str(id), "result": _, "exit": _, "signal": _}:
+            case "phase":
+                request.begin(message["phase"])
+            case "ended":
                 with self.lock:
-                    request = self.requests.pop(id)
+                    del self.requests[request.id]
                 request.end(message)
-            case _:
-                raise MessageError(f"unknown event: {str(message)[:200]}")
 
-    def read_stderr(self) -> None:
-        with pipe_of(self.process.stderr) as lines:
-            for line in lines:
-                self.stderr.append(line.decode(errors="replace").rstrip())
-                del self.stderr[:-50]
 
-    def last_words(self) -> str:
-        return "".join(f": {line}" for line in self.stderr[-1:])
+def last_words(text: str) -> str:
+    """Return the last line of an output, after a colon; nothing if it is empty."""
+    lines = text.strip().splitlines()[-1:]
+    return "".join(f": {one_line(line, 500)}" for line in lines)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 
 from effbench.core.cell import Cell, Trial
-from effbench.core.printable import between, count
+from effbench.core.printable import between, count, listed
 from effbench.core.table import Column, Table
 from effbench.run.devices import Slot
 from effbench.run.plan import CellRun, PlannedTrial, Settings, SweepPlan, trials_left
@@ -46,8 +46,7 @@ def print_plan(
         with suppress(EmptyError, NoDatabaseError), Store.open(settings.db, mode="read") as store:
             facts = {}
             if settings.executor.name == "local":
-                for interpreter, pool in pools.items():
-                    facts[pool.environment_id] = interpreter.facts()
+                facts = {pool.environment_id: key.facts() for key, pool in pools.items()}
             info = store.find_sweep(settings.resume)
             check_same_sweep(
                 store,
@@ -79,14 +78,9 @@ def plan_table(cells: Iterable[Cell]) -> Table:
     columns = [Column("model"), Column("mode"), Column("bs"), Column("cells", numeric=True)]
     lines = []
     for (model, mode), all_sizes in sizes.items():
-        lines.append((model, mode, sizes_text(sorted(set(all_sizes))), len(all_sizes)))
+        names = [str(size) for size in sorted(set(all_sizes))]
+        lines.append((model, mode, listed(names, MOST_SIZES), len(all_sizes)))
     return Table.of(columns, lines)
-
-
-def sizes_text(sizes: Sequence[int]) -> str:
-    if len(sizes) <= MOST_SIZES:
-        return ", ".join(map(str, sizes))
-    return f"{len(sizes)} sizes from {sizes[0]} to {sizes[-1]}"
 
 
 # --- duration ---

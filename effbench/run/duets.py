@@ -152,10 +152,10 @@ class Duets:
     def kernels_by_chance(self) -> set[str]:
         """The kernels among which the compiler chose; none if it always chose the same ones on each
         side."""
-        old, new = (set(values_of(side, "kernel_fingerprint").values()) for side in self.sides)
-        if len(old) <= 1 and len(new) <= 1:
+        sides = [set(values_of(side, "kernel_fingerprint").values()) for side in self.sides]
+        if all(len(kernels) <= 1 for kernels in sides):
             return set()
-        return (old | new) - {None}
+        return set.union(*sides) - {None}
 
 
 def measured_rounds(trials: Iterable[Trial]) -> set[int]:
@@ -196,9 +196,7 @@ class StoppingRule:
             return False
         if any(misses_compilations(side, compilations) for side in duets.sides):
             return False
-        floors: Mapping[str, float] = {}
-        for trial in duets.trials:
-            floors = floors or self.floors.get(trial.cell_key, {})
+        floors = self.floors.get(duets.after[0].cell_key, {})
         return all(self.is_known(duets, metric, floor) for metric, floor in floors.items())
 
     def is_known(self, duets: Duets, metric: str, floor: float) -> bool:

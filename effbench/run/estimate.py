@@ -34,13 +34,16 @@ class TimeLeft:
     def ended(self, trial: PlannedTrial) -> None:
         self.left.discard((trial.run, trial.round))
         self.number_ended += 1
-        now_s = self.clock()
-        mean_s = (now_s - self.began_s) / self.number_ended
-        self.ends_s = now_s + mean_s * len(self.left)
+        mean_s = self.passed_s() / self.number_ended
+        self.ends_s = self.clock() + mean_s * len(self.left)
 
     def dropped(self, run: CellRun) -> None:
         """Note that the remaining rounds of this run are not needed."""
         self.left = {(other, round) for other, round in self.left if other != run}
+
+    def passed_s(self) -> float:
+        """Return the seconds since the first trial began."""
+        return self.clock() - self.began_s
 
     def percent(self) -> int:
         """Return the percentage of the sweep that is done; 100 only when nothing is left."""

@@ -9,10 +9,9 @@ import functools
 import hashlib
 import importlib.util
 import os
-import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,31 +27,6 @@ from effbench.run.git import (
     git_description,
     git_revision,
 )
-
-#: Module that a worker imports -> the package that provides it.
-NEEDED = {"torch": "torch", "numpy": "numpy", "pynvml": "nvidia-ml-py"}
-OLDEST_PYTHON = (3, 11)
-OLDEST_TORCH = (2, 11)
-#: Reports the interpreter and which modules (second argument) are missing, then starts the module
-#: in its first argument. It runs under any Python 3. It removes the working directory from sys.path
-#: (as `-P` does from Python 3.11 on), so that a folder torch/ in it is not imported.
-BOOTSTRAP = """
-import sys
-sys.path[:] = [folder for folder in sys.path if folder]
-import importlib.util, json, runpy
-try:
-    from importlib.metadata import version
-    torch = version("torch")
-except ImportError:  # PackageNotFoundError is one
-    torch = None
-server, needed = sys.argv[1:3]
-missing = [name for name in needed.split(",") if importlib.util.find_spec(name) is None]
-event = {"v": 1, "event": "interpreter", "missing": missing, "torch": torch}
-event["version"] = list(sys.version_info[:2])
-print(json.dumps(event), flush=True)
-runpy.run_module(server, run_name="__main__", alter_sys=True)
-"""
-
 
 #: What is recorded about something, as plain JSON.
 Facts = dict[str, Any]
@@ -126,9 +100,6 @@ def resolve(python: str | None = None, folder: str | None = None) -> Interpreter
     Links in `folder` are resolved. Raises ConfigError if a path does not exist; a fork server
     checks whether the interpreter is suitable.
     """
-    for name, given in (("python", python), ("folder", folder)):
-        if given is not None and not given.strip():
-            raise ConfigError(f"{name}= is empty; omit it, or use {name}=null for effbench's own")
     if python is not None:
         path = shutil.which(expand_user(python, "python"))
         if path is None:
@@ -146,31 +117,6 @@ def resolve(python: str | None = None, folder: str | None = None) -> Interpreter
             )
         folder = str(home)
     return Interpreter(python, folder)
-
-
-def why_unfit(python: str, report: Mapping[str, Any]) -> str | None:
-    """Return why trials cannot run under this interpreter, from the report of BOOTSTRAP; None if
-    they can."""
-    version, torch = tuple(report["version"]), report["torch"]
-    if version < OLDEST_PYTHON:
-        oldest = dotted(OLDEST_PYTHON)
-        return f"python={python} is Python {dotted(version)}; trials need Python {oldest} or newer"
-    if report["missing"]:
-        packages = [NEEDED[name] for name in report["missing"]]
-        return (
-            f"python={python} lacks {', '.join(packages)}\nfix: {python} -m pip install"
-            f" {' '.join(packages)}"
-        )
-    # an unusual version string is accepted
-    release = re.match(r"(\d+)\.(\d+)(?:\.|$)", torch or "")
-    if release and tuple(map(int, release.groups())) < OLDEST_TORCH:
-        oldest = dotted(OLDEST_TORCH)
-        return f"python={python} has torch {torch}; trials need torch {oldest} or newer"
-    return None
-
-
-def dotted(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))
 
 
 def bytecode_variables() -> dict[str, str]:

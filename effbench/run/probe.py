@@ -12,7 +12,6 @@ from effbench.core.cell import Cell, Environment, mode_settings, targets_in
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.message import ProbedGpu, ProbeRequest
 from effbench.core.settings import LOSSES
-from effbench.models.catalog import LIBRARIES
 from effbench.run.client import ForkServer
 from effbench.run.interpreters import HERE, Interpreter
 
@@ -49,37 +48,31 @@ def probe(
     request = whole_request(cells)
     request.modes = list(modes.values())
     answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
-    refuse(list(dict.fromkeys(answer["errors"])))
+    refuse(answer["errors"])
     known = dict(zip(modes, answer["settings"], strict=True))
-    adapted = adapt_modes(modes, known, baseline_mode)
-    return ProbedMachine(
-        interpreter.environment(answer["environment"]),
-        answer["details"],
-        gpus_in(answer),
-        adapted,
-    )
+    machine = machine_of(answer, interpreter)
+    return replace(machine, modes=adapt_modes(modes, known, baseline_mode))
 
 
 def describe_machine(server: ForkServer, device: str = "auto") -> ProbedMachine:
     """Return this machine's environment, its details and its GPUs. Raises WorkerError."""
-    answer = server.call("probe", ProbeRequest(device=device).to_json(), PROBE_TIMEOUT_S)
-    environment = HERE.environment(answer["environment"])
-    return ProbedMachine(environment, answer["details"], gpus_in(answer))
+    request = ProbeRequest(device=device)
+    return machine_of(server.call("probe", request.to_json(), PROBE_TIMEOUT_S))
 
 
-def gpus_in(answer: Mapping[str, Any]) -> list[ProbedGpu]:
-    """Return the GPUs in the answer of a probe."""
-    return [ProbedGpu(**gpu) for gpu in answer["gpus"]]
+def machine_of(answer: Mapping[str, Any], interpreter: Interpreter = HERE) -> ProbedMachine:
+    """Return the machine in the answer of a probe."""
+    return ProbedMachine(
+        interpreter.environment(answer["environment"]),
+        answer["details"],
+        [ProbedGpu(**gpu) for gpu in answer["gpus"]],
+    )
 
 
 def refuse(errors: Sequence[str]) -> None:
-    """Raise ConfigError with the first of these errors, if there are any."""
-    if not errors:
-        return
-    text = "\n".join(errors[:2])
-    if len(errors) > 2:
-        text += f" (and {len(errors) - 2} more errors)"
-    raise ConfigError(text)
+    """Raise ConfigError with the first two of these errors, if there are any."""
+    if errors:
+        raise ConfigError("\n".join(list(dict.fromkeys(errors))[:2]))
 
 
 def imported_losses(cells: Sequence[Cell]) -> list[str]:
@@ -100,24 +93,20 @@ def whole_request(cells: Sequence[Cell]) -> ProbeRequest:
     """Return a request to import the modules, the losses and all other targets of these cells.
     Raises ConfigError for an unknown name of a loss."""
     request = ProbeRequest(losses=imported_losses(cells))
-    networks: dict[str, dict[str, Any]] = {}
-    others: dict[str, None] = {}
     for cell in cells:
         module = cell.model["module"]
         first, *inner = targets_in(module)
-        others |= dict.fromkeys(inner)
+        request.others += [target for target in inner if target not in request.others]
+        arguments = {name: value for name, value in module.items() if name != "_target_"}
         names = request.modules.setdefault(first, [])
-        names += [name for name in module if name not in ("_target_", *names)]
-        if first == NETWORK:
-            arguments = {name: value for name, value in module.items() if name != "_target_"}
-            networks[str(module)] = arguments
+        names += [name for name in arguments if name not in names]
+        if first == NETWORK and arguments not in request.networks:
+            request.networks.append(arguments)
         # models that describe their inputs have none here
         passed = {spec["name"]: bool(spec.get("keyword")) for spec in cell.model.get("inputs", ())}
-        described = {"target": module["_target_"], "passed": passed}
+        described = {"target": first, "passed": passed}
         if passed and described not in request.inputs:
             request.inputs.append(described)
-    request.networks = list(networks.values())
-    request.others = list(others)
     return request
 
 
@@ -130,7 +119,7 @@ def adapt_modes(
     `mode=eager,default mode.fullgraph=true`. `known`: the settings of each mode. Raises ConfigError
     for all other unknown settings."""
     adapted = dict(modes)
-    errors: list[str] = []
+    errors = []
     elsewhere = set(chain(*filter(None, known.values())))
     for text, mode in modes.items():
         allowed = known[text]
@@ -141,7 +130,7 @@ def adapt_modes(
             adapted[text] = {key: value for key, value in mode.items() if key not in unknown}
         else:
             errors += [unknown_setting(mode["name"], name, allowed) for name in unknown]
-    refuse(list(dict.fromkeys(errors)))
+    refuse(errors)
     return adapted
 
 
@@ -162,12 +151,12 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
     for cell in cells:
         if cell.env:  # it runs in a server of its own
             continue
-        module = cell.model["module"]
+        module, mode = cell.model["module"], cell.mode["_target_"]
         if module["_target_"].startswith(OWN_MODELS):
             modules.add(module["_target_"].rpartition(".")[0])
-        if module["_target_"] == NETWORK and module.get("library") in LIBRARIES:
+        if module["_target_"] == NETWORK:
             modules.add(f"{OWN_MODELS}libraries.{module['library']}")
-        if cell.mode["_target_"].startswith(OWN_MODES):
-            modes.add((cell.mode["_target_"], cell.device))
+        if mode.startswith(OWN_MODES):
+            modes.add((mode, cell.device))
     payload = {"modules": sorted(modules), "modes": sorted(modes)}
     server.call("preload", payload, PROBE_TIMEOUT_S)

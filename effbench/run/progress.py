@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from rich.live import Live
@@ -44,16 +43,14 @@ def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
     cells = cell_names(cells_of(runs))
     interpreters = interpreters_of(runs)
     words: dict[Interpreter, list[str]] = {interpreter: [] for interpreter in interpreters}
-    for by in OWN:
+    for by, none in OWN.items():
         paths = [getattr(interpreter, by) for interpreter in interpreters]
         if len(set(paths)) > 1:
-            for interpreter, name in zip(interpreters, short_names(paths, OWN[by]), strict=True):
-                words[interpreter].append(name)
-    names = {}
-    for run in runs:
-        parts = [cells[run.cell.key], *words[run.interpreter]]
-        names[run] = one_line(" · ".join(parts))
-    return names
+            for name, of_interpreter in zip(short_names(paths, none), words.values(), strict=True):
+                of_interpreter.append(name)
+    return {
+        run: one_line(" · ".join([cells[run.cell.key], *words[run.interpreter]])) for run in runs
+    }
 
 
 def work_text(
@@ -108,12 +105,12 @@ def compile_text(record: Trial) -> str:
     return text
 
 
-@dataclass(frozen=True)
+@dataclass
 class SlotStatus:
     """What a slot does: `phase` of its trial."""
 
     slot: str
-    phase: str
+    phase: str = START
 
 
 class Progress:
@@ -126,7 +123,6 @@ class Progress:
         self.rounds = 0
         self.time_left = TimeLeft([], whole=0)
         self.names: dict[CellRun, str] = {}
-        self.start_s = time.monotonic()
         self.running: dict[PlannedTrial, SlotStatus] = {}
         self.live: Live | None = None
         self.waited: set[str] = set()
@@ -145,7 +141,6 @@ class Progress:
         self.names = run_names(runs)
         self.rounds = settings.protocol.rounds
         self.time_left = TimeLeft(trials, len(runs) * self.rounds)
-        self.start_s = time.monotonic()
         self.note(f"sweep {sweep_id} · {work_text(settings, runs, trials, slots)}")
         if self.quiet or not trials or not self.console.is_terminal:
             yield
@@ -163,7 +158,7 @@ class Progress:
         """Return the live status: how much is done, the time left, and what each slot is
         running."""
         with self.lock:
-            passed = timedelta(seconds=round(time.monotonic() - self.start_s))
+            passed = timedelta(seconds=round(self.time_left.passed_s()))
             lines = [" · ".join([f"{self.time_left.percent()} % done in {passed}", *self.left()])]
             for trial, status in self.running.items():
                 name = f"{self.round_of(trial)} · {self.names[trial.run]}"
@@ -197,12 +192,12 @@ class Progress:
 
     def started(self, slot: str, trial: PlannedTrial) -> None:
         with self.lock:
-            self.running[trial] = SlotStatus(slot, START)
+            self.running[trial] = SlotStatus(slot)
 
     def phase(self, trial: PlannedTrial, phase: str) -> None:
         with self.lock:
             if trial in self.running:  # a message from a killed trial may arrive late
-                self.running[trial] = replace(self.running[trial], phase=phase)
+                self.running[trial].phase = phase
 
     def waiting(self, slot: str) -> None:
         """Tell that another effbench has the slot's lock, once per slot."""
@@ -228,14 +223,15 @@ class Progress:
             self.time_left.ended(trial)
             percent = self.time_left.percent()
             left = [] if self.live else self.left()  # the live status has it
-        text = Text(f"{percent:>3} % · {self.round_of(trial)} · {self.names[trial.run]} · ")
+        words = [f"{percent:>3} %", self.round_of(trial), self.names[trial.run]]
         if trial.attempt:
-            text.append(f"attempt {trial.attempt + 1} · ")
-        text.append(record.status.value, style=STYLES.get(record.status, "red"))
-        details = [detail for detail in (time_text(record), compile_text(record)) if detail]
-        if details:
-            text.append(f" {', '.join(details)}")
+            words.append(f"attempt {trial.attempt + 1}")
+        result = ", ".join(filter(None, [time_text(record), compile_text(record)]))
+        if result:
+            result = f" {result}"
         if record.reason:
-            text.append(f": {one_line(record.reason)}")
-        text.append(" · ".join(["", f"took {record.wall_s or 0:.1f} s", *left]), style="dim")
-        self.note(text)
+            result += f": {one_line(record.reason)}"
+        style = STYLES.get(record.status, "red")
+        took = [f"took {record.wall_s or 0:.1f} s", *left]
+        line = Text(" · ".join([*words, ""])).append(record.status.value, style=style)
+        self.note(line.append(result).append(" · ".join(["", *took]), style="dim"))

@@ -99,23 +99,18 @@ def check_same_sweep(
 
 def check_same_cells(info: SweepInfo, recorded: Sequence[Cell], plan: SweepPlan) -> None:
     """Raise ResumeError if this plan has other cells than the recorded one."""
-    expected = set(plan.cells())
-    missing = set(recorded) - expected
-    more = expected - set(recorded)
-    if missing or more:
-        difference = f"{count(len(missing), 'cell')} missing, {len(more)} additional"
-        raise ResumeError(f"sweep {info.id} has a different plan: {difference}; {HOW_TO_RESUME}")
+    before, now = set(recorded), set(plan.cells())
+    if before != now:
+        missing = count(len(before - now), "cell")
+        raise ResumeError(
+            f"sweep {info.id} has a different plan: {missing} missing,"
+            f" {len(now - before)} additional; {HOW_TO_RESUME}"
+        )
 
 
 def check_same_settings(info: SweepInfo, settings: Settings) -> None:
     """Raise ResumeError if the trials would be measured or judged differently from the recorded
     ones. There may be more rounds."""
-    rounds = settings.protocol.rounds
-    if rounds < info.rounds:
-        raise ResumeError(
-            f"sweep {info.id} has {count(info.rounds, 'round')}, more than {rounds}: omit {ROUNDS},"
-            f" or give more than {info.rounds} to add rounds"
-        )
     sweep = settings.sweep
     pairs = {
         "baseline_mode": (info.baseline_mode, settings.baseline_mode),
@@ -127,7 +122,8 @@ def check_same_settings(info: SweepInfo, settings: Settings) -> None:
         setting = f"protocol.{name}".removesuffix(".name")
         pairs[setting] = (info.protocol.get(name, value), value)
     for name, (old, new) in pairs.items():
-        if old != new and name != ROUNDS:
+        is_growing = name == ROUNDS and new > old
+        if old != new and not is_growing:
             raise ResumeError(
                 f"sweep {info.id} has {name}={typed(old)}, not {typed(new)};"
                 f" only {ROUNDS} may grow: {HOW_TO_RESUME}"
@@ -172,18 +168,16 @@ def changes(info: SweepInfo, facts: Mapping[str, Mapping[str, Any]]) -> Iterator
         return
     recorded = info.host.get("environments") or {}
     for environment_id, now in facts.items():
-        of = ""
-        if len(facts) > 1:
-            of = f" of {Interpreter.from_facts(now)}"
+        interpreter = Interpreter.from_facts(now)
         before = recorded.get(environment_id)
         if before is None:
             yield (
-                f"hardware or software{of} has changed since the recorded trials: all cells run"
-                " again"
+                f"hardware or software of {interpreter} has changed since the recorded trials: all"
+                " cells run again"
             )
         elif any(before.get(name) != now[name] for name in ("git_description", "git_changes")):
             was = f"was {before.get('git_description')}, now {now['git_description']}"
             yield (
-                f"the folder{of} has changed ({was}): new trials measure different code than the"
-                " recorded ones"
+                f"the folder of {interpreter} has changed ({was}): new trials measure different"
+                " code than the recorded ones"
             )

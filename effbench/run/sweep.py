@@ -185,10 +185,8 @@ def open_pools(runs: Sequence[CellRun], settings: Settings, command: Command) ->
             pool = pools[interpreter]
             try:
                 pool.probe(cells, settings.baseline_mode)
-            except InterpreterError:
-                raise
             except (ConfigError, WorkerError) as error:
-                if [*wanted] == [HERE]:
+                if isinstance(error, InterpreterError) or [*wanted] == [HERE]:
                     raise
                 raise ConfigError(f"{interpreter}: {error}") from error
             if settings.executor.name == "slurm":

@@ -21,7 +21,6 @@ from effbench.core.cell import Status, Trial
 from effbench.core.errors import UsageError
 from effbench.core.meeting import ALONE, DUET
 from effbench.run.duets import Duets
-from effbench.run.plan import Settings
 from effbench.store import Store
 
 CRASHED = {"status": "crashed", "reason": "signal 11"}

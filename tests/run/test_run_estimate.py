@@ -21,22 +21,21 @@ PROTOCOL = {
 
 
 @pytest.mark.parametrize(
-    ("mode", "slots", "settings", "text"),
+    ("mode", "slots", "timeout_s", "enough", "text"),
     [
-        ("eager", [CPU], {}, "20 s to 2 min"),
-        ("eager", gpus(2), {}, "10 s to 60 s"),
-        ("compiled", [CPU], {}, "20 s to 4 min"),
-        ("compiled", [CPU], {"timeout_s": 30.0}, "20 s to 60 s"),
-        ("eager", [CPU], {"enough_interval": 0.01}, "10 s to 2 min"),
+        ("eager", [CPU], 900.0, None, "20 s to 2 min"),
+        ("eager", gpus(2), 900.0, None, "10 to 60 s"),
+        ("compiled", [CPU], 900.0, None, "20 s to 4 min"),
+        ("compiled", [CPU], 30.0, None, "20 to 60 s"),
+        ("eager", [CPU], 900.0, 0.01, "10 s to 2 min"),
     ],
 )
-def test_a_plan_has_the_bounds_of_the_protocol(mode, slots, settings, text):
-    enough = settings.pop("enough_interval", None)
+def test_a_plan_has_the_bounds_of_the_protocol(mode, slots, timeout_s, enough, text):
     protocol = {**PROTOCOL, "rounds": 2, "enough_interval": enough}
     node = {"name": mode, "_target_": f"effbench.modes.{mode}.Mode"}
     cell = Cell({"name": "m"}, 1, node, "float32", "inference", slots[0].device)
     planned = trials([CellRun(cell)], 2)
-    made = Settings.with_defaults(protocol=protocol, **settings)
+    made = Settings.with_defaults(protocol=protocol, timeout_s=timeout_s)
     bounds = duration_text(planned, made, slots)
     assert bounds == f"duration: {text}, from the protocol and usual compile times"
 

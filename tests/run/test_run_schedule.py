@@ -1,7 +1,5 @@
 """Who runs when, with slots and a fork server that are made up: no process, no torch."""
 
-import errno
-import os
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -25,9 +23,8 @@ from schedule_parts import (
 )
 
 from effbench.core.cell import Status, Trial
-from effbench.core.errors import ConfigError, WorkerError
-from effbench.run import client, pool
-from effbench.run.client import ForkServer
+from effbench.core.errors import WorkerError
+from effbench.run import pool
 from effbench.run.interpreters import HERE
 from effbench.run.plan import CellRun
 
@@ -260,16 +257,6 @@ def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(make, 
     made = make(trials(1), lambda request, env: {**ok(request, status), "phase": phase})
     assert len(made.server.envs) == 1
     assert made.progress.retries == []
-
-
-@pytest.mark.parametrize(("number", "kind"), [(errno.EAGAIN, OSError), (errno.ENOENT, ConfigError)])
-def test_only_an_interpreter_that_cannot_run_is_an_error_of_the_configuration(
-    monkeypatch, number, kind
-):
-    refuse = Mock(side_effect=OSError(number, os.strerror(number)))
-    monkeypatch.setattr(client.subprocess, "Popen", refuse)
-    with pytest.raises(kind, match=os.strerror(number)):
-        ForkServer(python="/venvs/a/bin/python")
 
 
 DIED = {"died": "the fork server ended (code -9)"}
