@@ -112,7 +112,7 @@ def check_same_settings(info: SweepInfo, settings: Settings) -> None:
     """Raise ResumeError if the trials would be measured or judged differently from the recorded
     ones. There may be more rounds."""
     sweep = settings.sweep
-    pairs = {
+    pairs: dict[str, tuple[Any, Any]] = {
         "baseline_mode": (info.baseline_mode, settings.baseline_mode),
         "sweep.seed": (info.seed, sweep.seed),
         "sweep.name": (info.name, sweep.name or info.name),
