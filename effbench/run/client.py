@@ -85,23 +85,22 @@ class ServerRequest:
     stopped: bool = False
     timed_out_s: float | None = None
     waited_s: float = 0.0
-    waits_since: float | None = None
+    phase_began_s: float = field(default_factory=time.monotonic)
 
     def begin(self, phase: str) -> None:
         """Note the phase that begins."""
-        self.end_wait()
-        if phase == DUET_PHASE:
-            self.waits_since = time.monotonic()
+        self.end_phase()
         self.phase = phase
         self.on_phase(phase)
 
-    def end_wait(self) -> None:
-        if self.waits_since is not None:
-            self.waited_s += time.monotonic() - self.waits_since
-            self.waits_since = None
+    def end_phase(self) -> None:
+        now_s = time.monotonic()
+        if self.phase == DUET_PHASE:
+            self.waited_s += now_s - self.phase_began_s
+        self.phase_began_s = now_s
 
     def end(self, outcome: Message) -> None:
-        self.end_wait()
+        self.end_phase()
         self.outcome = outcome
         self.done.set()
 
@@ -279,7 +278,7 @@ class ForkServer:
         request = self.submit(task, payload, env, on_phase)
         try:
             while not request.done.wait(min(POLL_S, timeout_s)):
-                is_waiting = request.waits_since is not None
+                is_waiting = request.phase == DUET_PHASE
                 if self.stop.is_set():
                     request.stopped = True
                     self.kill(request)

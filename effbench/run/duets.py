@@ -131,9 +131,9 @@ class Duets:
         """Why trials were not timed in turn, each reason once."""
         reasons: dict[str, None] = {}
         for trial in self.trials:
-            duet = trial.extra.get(DUET)
-            if trial.round in self.rounds and duet and ALONE in duet:
-                reasons[str(duet[ALONE])] = None
+            reason = (trial.extra.get(DUET) or {}).get(ALONE)
+            if reason and trial.round in self.rounds:
+                reasons[str(reason)] = None
         return list(reasons)
 
     def test(self, metric: str, floor: float) -> RatioTest | None:

@@ -11,7 +11,6 @@ import json
 import re
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 #: Most changed files that a message names.
@@ -39,13 +38,11 @@ def git_description(folder: Path) -> str | None:
 def git_changes(folder: Path) -> str | None:
     """Return a hash of the uncommitted changes in tracked files; None if there are none."""
     names = changed_files(folder)
-    root = git(folder, "rev-parse", "--show-toplevel")
-    if root is None or not names:
+    if not names:
         return None
     paths = [f":(top,literal){name}" for name in names]
-    changes = git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color", "--", *paths)
-    if not changes:
-        return None
+    options = ("--binary", "--no-ext-diff", "--no-color")
+    changes = git(folder, "diff", "HEAD", *options, "--", *paths) or ""
     return hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
@@ -72,10 +69,10 @@ def is_output(root: Path, name: str) -> bool:
 
 def is_site(folder: Path) -> bool:
     """Return whether the folder has effbench's list of files."""
-    with suppress(OSError, ValueError):
-        manifest = json.loads((folder / SITE_LIST).read_text(encoding="utf-8"))
-        return isinstance(manifest, dict) and isinstance(manifest.get("files"), list)
-    return False
+    try:
+        return isinstance(json.loads((folder / SITE_LIST).read_bytes())["files"], list)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def git(folder: str | Path, *args: str, timeout_s: float = 10.0) -> str | None:

@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,10 +142,7 @@ def lone_package() -> str:
     """
     package = Path(__file__).resolve().parents[1]
     folder = cache_home() / "package" / hashlib.sha256(os.fsencode(package)).hexdigest()[:12]
-    link = folder / package.name
-    if not (link.is_symlink() and link.resolve() == package):
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f".{os.getpid()}"
-        draft.symlink_to(package, target_is_directory=True)
-        draft.replace(link)  # another effbench may be doing the same
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        (folder / package.name).symlink_to(package, target_is_directory=True)
     return str(plain_path(folder, "XDG_CACHE_HOME"))  # a colon would end it in a search path

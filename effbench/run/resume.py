@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from effbench.core.cell import Cell, Trial
@@ -11,7 +11,7 @@ from effbench.core.errors import ResumeError
 from effbench.core.printable import count, one_line
 from effbench.core.settings import db_setting
 from effbench.run.compile_caches import sweep_cache
-from effbench.run.interpreters import HERE, Facts, Interpreter
+from effbench.run.interpreters import Facts, Interpreter
 from effbench.run.plan import CellRun, Settings, SweepPlan
 from effbench.run.selection import typed
 from effbench.store import liveness
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from effbench.run.progress import Progress
     from effbench.store.store import Store
 
-HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
+HOW_TO_RESUME = (
+    "only protocol.rounds may grow: resume without other overrides, or start a new sweep without"
+    " resume="
+)
 ROUNDS = "protocol.rounds"
 
 
@@ -88,29 +91,35 @@ def check_same_sweep(
 ) -> None:
     """Raise ResumeError if the plan or the interpreters differ from those of the recorded sweep;
     note what has changed. `facts`: of the environments; empty if they are not known yet."""
-    check_same_cells(info, store.planned(info.id), plan)
-    check_same_settings(info, settings)
-    if facts:
-        interpreters = {Interpreter.from_facts(known) for known in facts.values()}
-        check_same_interpreters(info, interpreters)
+    for difference in differences(info, store.planned(info.id), settings, plan, facts):
+        raise ResumeError(f"sweep {info.id} has {difference}; {HOW_TO_RESUME}")
     for change in changes(info, facts):
         progress.note(change)
 
 
-def check_same_cells(info: SweepInfo, recorded: Sequence[Cell], plan: SweepPlan) -> None:
-    """Raise ResumeError if this plan has other cells than the recorded one."""
-    before, now = set(recorded), set(plan.cells())
+def differences(
+    info: SweepInfo,
+    cells: Iterable[Cell],
+    settings: Settings,
+    plan: SweepPlan,
+    facts: Mapping[str, Facts],
+) -> Iterator[str]:
+    """Yield what differs between the recorded sweep, with these cells, and the one to run: its
+    cells, its interpreters, and how trials are measured or judged. There may be more rounds."""
+    before, now = set(cells), set(plan.cells())
     if before != now:
         missing = count(len(before - now), "cell")
-        raise ResumeError(
-            f"sweep {info.id} has a different plan: {missing} missing,"
-            f" {len(now - before)} additional; {HOW_TO_RESUME}"
-        )
+        yield f"a different plan: {missing} missing, {len(now - before)} additional"
+    for name, (old, new) in compared_settings(info, settings, facts).items():
+        is_growing = name == ROUNDS and new > old
+        if old != new and not is_growing:
+            yield f"{name}={typed(old)}, not {typed(new)}"
 
 
-def check_same_settings(info: SweepInfo, settings: Settings) -> None:
-    """Raise ResumeError if the trials would be measured or judged differently from the recorded
-    ones. There may be more rounds."""
+def compared_settings(
+    info: SweepInfo, settings: Settings, facts: Mapping[str, Facts]
+) -> dict[str, tuple[Any, Any]]:
+    """Return name -> the recorded and the new value of each setting that may not change."""
     sweep = settings.sweep
     pairs: dict[str, tuple[Any, Any]] = {
         "baseline_mode": (info.baseline_mode, settings.baseline_mode),
@@ -121,13 +130,15 @@ def check_same_settings(info: SweepInfo, settings: Settings) -> None:
     for name, value in vars(settings.protocol).items():
         setting = f"protocol.{name}".removesuffix(".name")
         pairs[setting] = (info.protocol.get(name, value), value)
-    for name, (old, new) in pairs.items():
-        is_growing = name == ROUNDS and new > old
-        if old != new and not is_growing:
-            raise ResumeError(
-                f"sweep {info.id} has {name}={typed(old)}, not {typed(new)};"
-                f" only {ROUNDS} may grow: {HOW_TO_RESUME}"
-            )
+    recorded = info.host.get("environments")
+    if facts and recorded:
+        pairs["interpreters"] = (interpreters_text(recorded), interpreters_text(facts))
+    return pairs
+
+
+def interpreters_text(facts: Mapping[str, Facts]) -> str:
+    names = {str(Interpreter.from_facts(known)) for known in facts.values()}
+    return " and ".join(sorted(names))
 
 
 def recorded_trials(
@@ -149,16 +160,6 @@ def compilation_of(round: int, compilations: int, first_rounds: Sequence[int]) -
     of each part of the sweep; `first_rounds`: first round of each part."""
     part = sum(first <= round for first in first_rounds) - 1
     return part * compilations + (round - first_rounds[part]) % compilations
-
-
-def check_same_interpreters(info: SweepInfo, interpreters: Collection[Interpreter]) -> None:
-    """Raise ResumeError if the sweep ran under different interpreters."""
-    recorded = info.host.get("environments") or {}
-    before = {Interpreter.from_facts(facts) for facts in recorded.values()} or {HERE}
-    if before != set(interpreters):
-        was = " and ".join(sorted(map(str, before)))
-        now = " and ".join(sorted(map(str, interpreters)))
-        raise ResumeError(f"sweep {info.id} ran under {was}, not {now}; {HOW_TO_RESUME}")
 
 
 def changes(info: SweepInfo, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from effbench.core import settings as config
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.labels import all_parameters
@@ -36,12 +35,11 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[Rule]]:
     """
     rules = check_rules(rules)
     values = {cell: values_of(cell) for cell in cells}
-    known = known_keys().union(*values.values())
+    known = set(chain(*values.values()))
     for key in chain(*rules):
         if key not in known:
-            near = suggest(key, known, before="")
-            hint = near or "keys are those of cells, such as model, bs, model.module.width"
-            raise ConfigError(f"exclude: unknown key {key!r}; {hint}")
+            near = suggest(key, known)
+            raise ConfigError(f"exclude: no cell has the key {key!r}{near}. {EXAMPLE}")
     matched: set[Cell] = set()
     unused = []
     for rule in rules:
@@ -61,12 +59,6 @@ def check_rules(rules: Any) -> list[Rule]:
             f"exclude must be a list of rules, each with keys of cells, got {rules!r}. {EXAMPLE}"
         )
     return rules
-
-
-def known_keys() -> set[str]:
-    """Return the keys that cells may have, besides those of their own model and mode."""
-    names = Cell.__dataclass_fields__
-    return {f"{name}.{key}" for name, keys in config.sections() if name in names for key in keys}
 
 
 def values_of(cell: Cell) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def test_other_software_runs_all_again(ran):
     sql(old, "UPDATE sweep SET host = replace(host, (SELECT id FROM environment), 'other')")
     sql(old, "UPDATE trial SET environment_id = 'other'")
     done = ran.run("-m", "resume=last", "db=old.db", "--dry-run")
-    assert "software has changed since the recorded trials: all cells run again\n" in done.out
+    assert "has changed since the recorded trials: all cells run again\n" in done.out
 
 
 def test_a_baseline_that_is_excluded_is_refused(cli):

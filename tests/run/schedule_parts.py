@@ -12,6 +12,7 @@ from effbench.run.plan import CellRun, PlannedTrial, Settings, trials_left
 from effbench.run.pool import ServerPool
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
+FOLDER = Interpreter(folder="/before")
 CPU = Slot("CPU", "cpu")
 #: Why a trial is marked.
 BUSY = "host busy for 83 % of the timing"

@@ -4,12 +4,12 @@ import io
 from dataclasses import replace
 
 import pytest
-from schedule_parts import A, cell_runs, trials
+from schedule_parts import FOLDER, A, cell_runs, trials
 
 from effbench.core.cell import Status, Trial
 from effbench.core.disturbances import DisturbanceKind
 from effbench.core.terminal import Console
-from effbench.run.interpreters import HERE, Interpreter
+from effbench.run.interpreters import HERE
 from effbench.run.plan import CellRun, Settings
 from effbench.run.progress import Progress, run_names
 
@@ -73,9 +73,6 @@ def test_cells_are_told_apart_by_their_threads():
 
 
 MARKED = {"latency_ms": 2.7, "disturbance": "why"}
-
-
-FOLDER = Interpreter(folder="/before")
 
 
 @pytest.mark.parametrize(

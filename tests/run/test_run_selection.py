@@ -52,7 +52,7 @@ def test_a_rule_reads_numbers_of_variables_and_settings_of_networks():
 @pytest.mark.parametrize(
     ("rules", "error"),
     [
-        ([{"moed": "eager"}], "unknown key 'moed'; did you mean mode"),
+        ([{"moed": "eager"}], "no cell has the key 'moed': did you mean mode"),
         ([{}], "must be a list of rules"),
         ([{"bs": "<many"}], "expected a number in '<many'"),
     ],
