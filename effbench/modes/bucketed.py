@@ -4,23 +4,24 @@ is replayed."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from effbench.core.buckets import bucket_of, capture_sizes, usage
 from effbench.core.errors import UnsupportedError
-from effbench.measure.accuracy import PLAIN
 from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection
-from effbench.models.inputs import Args, Batch, Inputs, Kwargs, Step, as_arguments
+from effbench.models.inputs import Args, Inputs, Kwargs, Step, as_arguments
 from effbench.modes.base import AtLeast0, Facts, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import Captured, GraphCapture
@@ -62,52 +63,31 @@ class BucketedGraph(Mode):
             return reason
         return self.compiled.captures_itself() or reason or needs_compiler(device)
 
-    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
-        capture = GraphCapture(self.warmups, self.pool == "shared")
-        return self.prepare_with(
-            capture,
-            module,
-            args,
-            kwargs,
-        )
+    def capturer(self) -> Capture:
+        """Return what captures the graphs; tests have one without CUDA."""
+        return GraphCapture(self.warmups, self.pool == "shared")
 
-    def prepare_with(
-        self,
-        capture: Capture,
-        module: nn.Module,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         sizes = capture_sizes(self.buckets, self.batch.sizes)
-        static = StaticInputs(
-            self.batch,
-            args,
-            kwargs,
-            max(sizes),
-        )
+        capture = self.capturer()
+        static = StaticInputs(self.batch.dims, args, kwargs, max(sizes))
         runner = BucketRunner(
-            module,
-            static,
-            self.padding,
-            self.outputs,
-            sizes,
+            module, static, sizes, self.padding == "zero", self.outputs == "clone"
         )
         device = static.buffers[0].device
         seconds: dict[str, float] = {}
         pool_bytes: dict[str, int] = {}
-        held = graph_pool_bytes(device) or 0
         few = [size for size in sizes if size <= self.torch_compile_max_bs]
         compiled = self.compiled.compile(module).step if few else module
         # a collection during capture may free memory, which CUDA does not allow then
-        with no_garbage_collection(), recompile_limit(len(few)):
+        with no_garbage_collection(), recompile_limit(len(few) + 1):
             for size in sorted(sizes, reverse=self.order == "largest-first"):
+                held = graph_pool_bytes(device) or 0
                 began = time.perf_counter()
-                inputs, named = static.of(size)
                 function = compiled if size in few else module
-                runner.graphs[size] = capture(function, inputs, named)
+                runner.graphs[size] = capture(function, *static.of(size))
                 seconds[str(size)] = time.perf_counter() - began
-                before, held = held, graph_pool_bytes(device) or 0
-                pool_bytes[str(size)] = held - before
+                pool_bytes[str(size)] = (graph_pool_bytes(device) or 0) - held
         a_pass = usage(sizes, Counter(self.batch.sizes))
         facts: Facts = {
             "buckets": sizes,
@@ -128,30 +108,18 @@ class BucketedGraph(Mode):
                 "no call has a graph: all batches are larger than the largest captured size,"
                 f" {sizes[-1]}"
             )
-        return Prepared(
-            runner,
-            runner.copy_inputs,
-            degraded,
-            facts=facts,
-            late_facts=runner.facts,
-        )
+        return Prepared(runner, runner.copy_inputs, degraded, facts=facts, late_facts=runner.facts)
 
 
-@contextmanager
-def recompile_limit(compilations: int) -> Iterator[None]:
-    """Allow this many compilations of a function in this context; Dynamo gives up after 8 by
+def recompile_limit(limit: int) -> AbstractContextManager[None]:
+    """Allow this many compilations of a function in a context; Dynamo gives up after 8 by
     default."""
-    if not compilations:
-        yield
-        return
-    import torch._dynamo
-
     now = torch._dynamo.config
-    with torch._dynamo.config.patch(
-        recompile_limit=max(now.recompile_limit, compilations + 1),
-        accumulated_recompile_limit=max(now.accumulated_recompile_limit, compilations + 1),
-    ):
-        yield
+    patched: AbstractContextManager[None] = now.patch(
+        recompile_limit=max(now.recompile_limit, limit),
+        accumulated_recompile_limit=max(now.accumulated_recompile_limit, limit),
+    )
+    return patched
 
 
 class StaticInputs:
@@ -160,26 +128,22 @@ class StaticInputs:
 
     def __init__(
         self,
-        batch: Batch,
+        dims: Sequence[int | None],
         args: Args,
         kwargs: Kwargs,
         size: int,
     ) -> None:
         self.size = size
         self.names = list(kwargs)
-        self.dims = batch.dims
-        values = zip((*args, *kwargs.values()), self.dims, strict=True)
+        self.dims = dims
+        values = zip((*args, *kwargs.values()), dims, strict=True)
         self.buffers = [repeated(value, dim, size) for value, dim in values]
-        batched = [(place, dim) for place, dim in enumerate(self.dims) if dim is not None]
+        batched = [(place, dim) for place, dim in enumerate(dims) if dim is not None]
         if not batched:
             raise UnsupportedError(
                 "no input of this model has a batch dimension, which bucketed-graph requires"
             )
         self.carrier, self.carrier_dim = batched[0]
-
-    def values(self, args: Args, kwargs: Kwargs) -> list[Tensor]:
-        """Return the inputs of a call in the order of the buffers."""
-        return [*args, *(kwargs[name] for name in self.names)]
 
     def raw_size(self, values: Sequence[Tensor]) -> int:
         """Return the number of rows of a call."""
@@ -233,58 +197,44 @@ class ReplayPlan:
             rows.fill_(0)
 
 
-@dataclass(eq=False)
 class BucketRunner:
     """A step that replays captured graphs, one for each of `sizes` (ascending). A call uses the
     smallest graph that holds its rows, with padding; a call that is larger than all graphs runs
     `eager`. `calls`: size -> number of calls so far.
 
-    `short-lived` outputs are views of the graph's outputs, which the next call may overwrite. The
-    constructor calls `eager` to find the outputs' batch dimensions.
+    `zero`: set padded rows to zero. `clone`: copy outputs; otherwise they are views of the graph's
+    outputs, which the next call may overwrite. The constructor calls `eager` to find the outputs'
+    batch dimensions.
     """
 
-    eager: Step
-    static: StaticInputs
-    padding: str
-    outputs: str
-    sizes: Sequence[int]
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, eager: Step, static: StaticInputs, sizes: Sequence[int], zero: bool, clone: bool
+    ) -> None:
+        self.eager, self.static, self.sizes = eager, static, sizes
+        self.zero, self.clone = zero, clone
         self.graphs: dict[int, Captured] = {}
-        self.batch_dims = batch_dims(self.eager, self.static)
-        self.plans: dict[int, ReplayPlan | None] = {}
+        self.batches = output_batches(eager, static)
+        self.plan = functools.cache(self.make_plan)
         self.calls: Counter[int] = Counter()
 
-    def plan(self, raw: int) -> ReplayPlan | None:
-        """Return the cached plan of a call with `raw` rows; None if it is larger than all
-        graphs."""
-        if raw not in self.plans:
-            self.plans[raw] = self.make_plan(raw)
-        return self.plans[raw]
-
     def make_plan(self, raw: int) -> ReplayPlan | None:
+        """Return the plan of a call with `raw` rows; None if it is larger than all graphs."""
         size = bucket_of(self.sizes, raw)
         if size is None:
             return None
         graph = self.graphs[size]
         padding = []
-        if raw < size and self.padding == "zero":
+        if raw < size and self.zero:
             padding = self.static.padding(raw, size)
         leaves, structure = tree_flatten(graph.outputs)
-        views = [
-            cut_output(leaf, batch_dim, raw)
-            for leaf, batch_dim in zip(leaves, self.batch_dims, strict=True)
-        ]
-        outputs = tree_unflatten(views, structure)
-        return ReplayPlan(
-            graph.replay,
-            self.static.rows(raw),
-            padding,
-            outputs,
-        )
+        for place, batch in enumerate(self.batches):
+            if batch is not None:
+                leaves[place] = leaves[place].narrow(batch.dim, 0, raw * batch.each)
+        outputs = tree_unflatten(leaves, structure)
+        return ReplayPlan(graph.replay, self.static.rows(raw), padding, outputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        values = self.static.values(args, kwargs)
+        values = (*args, *kwargs.values())
         raw = self.static.raw_size(values)
         self.calls[raw] += 1
         plan = self.plan(raw)
@@ -292,13 +242,13 @@ class BucketRunner:
             return self.eager(*args, **kwargs)
         plan.fill(values)
         plan.replay()
-        if self.outputs == "clone":
+        if self.clone:
             return tree_map_only(Tensor, torch.clone, plan.outputs)
         return plan.outputs
 
     def copy_inputs(self, *args: Any, **kwargs: Any) -> None:
         """Do only the copies and the padding of a call; a call without a graph has none."""
-        values = self.static.values(args, kwargs)
+        values = (*args, *kwargs.values())
         plan = self.plan(self.static.raw_size(values))
         if plan is not None:
             plan.fill(values)
@@ -323,57 +273,37 @@ class OutputBatch:
     each: int
 
 
-def cut_output(leaf: Any, batch: OutputBatch | None, raw: int) -> Any:
-    """Return the output without the rows of padding. `raw`: the call's size."""
-    if batch is None:
-        return leaf
-    return leaf.narrow(batch.dim, 0, raw * batch.each)
+#: The shape of a leaf of an output; empty if it is no tensor.
+Shape = tuple[int, ...]
 
 
-def batch_dims(function: Step, static: StaticInputs) -> list[OutputBatch | None]:
+def output_batches(function: Step, static: StaticInputs) -> list[OutputBatch | None]:
     """Return the batch of each leaf of the output, or None if its shape does not depend on it. If
-    the largest size is 1, all are None, because nothing is cut off.
-
-    Raises UnsupportedError if a shape depends on the batch in another way, and for an object that
-    may contain tensors.
-    """
-    sizes = (static.size, max(1, static.size - 1))
-    large, small = (output_shapes(function, static, size) for size in sizes)
-    if len(large) != len(small):
-        raise UnsupportedError(
-            f"{len(large)} outputs for {sizes[0]} rows, but {len(small)} for {sizes[1]}"
-        )
-    return [batch_dim(*shapes, sizes) for shapes in zip(large, small, strict=True)]
-
-
-#: The shape of a leaf of an output; None if it is no tensor.
-Shape = tuple[int, ...] | None
+    the largest size is 1, all are None, because nothing is cut off. Raises UnsupportedError if a
+    shape depends on the batch in another way."""
+    size = static.size
+    large, small = (output_shapes(function, static, rows) for rows in (size, max(1, size - 1)))
+    pairs = itertools.zip_longest(large, small, fillvalue=())
+    return [output_batch(*shapes, size) for shapes in pairs]
 
 
 def output_shapes(function: Step, static: StaticInputs, size: int) -> list[Shape]:
     args, kwargs = static.of(size)
-    leaves, _ = tree_flatten(function(*args, **kwargs))
-    shapes: list[Shape] = []
-    for leaf in leaves:
-        if not isinstance(leaf, (Tensor, *PLAIN)):
-            raise UnsupportedError(
-                f"the output contains the type {type(leaf).__name__}, whose padding cannot be cut"
-                " off; return tensors, tuples, lists or dicts"
-            )
-        shapes.append(tuple(leaf.shape) if isinstance(leaf, Tensor) else None)
-    return shapes
+    return [tuple(getattr(leaf, "shape", ())) for leaf in tree_leaves(function(*args, **kwargs))]
 
 
-def batch_dim(large: Shape, small: Shape, sizes: tuple[int, int]) -> OutputBatch | None:
+def output_batch(large: Shape, small: Shape, size: int) -> OutputBatch | None:
+    """Return the batch of an output, from its shapes for `size` rows and for one row less."""
     if large == small:
         return None
-    if large is not None and small is not None and len(large) == len(small):
-        differing = [dim for dim in range(len(large)) if large[dim] != small[dim]]
-        dim = differing[0]
-        each, rest = divmod(large[dim], sizes[0])
-        if len(differing) == 1 and not rest and small[dim] == each * sizes[1]:
+    common = range(min(len(large), len(small)))
+    changed = [dim for dim in common if large[dim] != small[dim]]
+    if len(large) == len(small) and len(changed) == 1:
+        dim = changed[0]
+        each = large[dim] - small[dim]
+        if large[dim] == each * size:
             return OutputBatch(dim, each)
     raise UnsupportedError(
-        f"an output has shape {large} for {sizes[0]} rows and {small} for {sizes[1]}: no single"
+        f"an output has shape {large} for {size} rows and {small} for {size - 1}: no single"
         " dimension is proportional to the batch size, so padding cannot be removed"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +11,7 @@ from torch import nn
 from effbench.models.inputs import Args, Batch, Kwargs, Step
 from effbench.modes.base import Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.inductor import autotunes, mode_options
-from effbench.modes.selective import PartSelection
+from effbench.modes.selective import compile_blocks
 
 MARKED = "marked"
 Dynamic = Literal[None, True, False, "marked"]
@@ -23,13 +22,12 @@ class Compiled(Mode):
     """torch.compile with Inductor. `mode`: one of torch.compile's modes, or None. `options`:
     Inductor's options, which override those of the mode (torch.compile itself accepts only one of
     the two). `dynamic`: null, true, false, or `marked` for the batch, or the dimension that a
-    stream varies. `only`, `regional`: which parts to compile (`PartSelection`)."""
+    stream varies. `regional`: compile only repeated blocks (`compile_blocks`)."""
 
     mode: str | None = "default"
     fullgraph: bool = False
     dynamic: Dynamic = None
     options: dict[str, Any] | None = None
-    only: str | Sequence[str] | None = None
     regional: bool | str = False
 
     compiles = True
@@ -38,7 +36,6 @@ class Compiled(Mode):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.options = mode_options(self.mode, self.options)
-        self.selection = PartSelection(self.only, self.regional)
         self.autotunes = autotunes(self.options)
         self.uses_cuda_graphs = bool(self.options.get("triton.cudagraphs"))
         if self.uses_cuda_graphs:
@@ -61,21 +58,18 @@ class Compiled(Mode):
 
     def compile(self, module: nn.Module) -> Prepared:
         """Return the compiled forward, which compiles in its first call."""
-        dynamic = None if self.dynamic == MARKED else self.dynamic
-        return self.selection.apply(
-            module,
-            fullgraph=self.fullgraph,
-            dynamic=dynamic,
-            options=self.options or None,
-        )
-
-    def mark(self, args: Args, kwargs: Kwargs) -> None:
-        """Mark what varies in the first call's inputs, if `dynamic` is `marked`."""
-        if self.dynamic == MARKED:
-            mark_varied(args, kwargs, self.batch)
+        settings = {
+            "fullgraph": self.fullgraph,
+            "dynamic": None if self.dynamic == MARKED else self.dynamic,
+            "options": self.options or None,
+        }
+        if self.regional:
+            return compile_blocks(module, self.regional, **settings)
+        return Prepared(torch.compile(module, **settings), module=module)
 
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
-        self.mark(args, kwargs)
+        if self.dynamic == MARKED:
+            mark_varied(args, kwargs, self.batch)
         prepared = self.compile(module)
         if self.uses_cuda_graphs and are_on_cuda(args, kwargs):
             prepared.step = marking_steps(prepared.step)

@@ -3,9 +3,9 @@ input buffers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from effbench.modes.base import (
     needs_compiler,
     needs_cuda,
 )
-from effbench.modes.compiled import MARKED, Compiled, Dynamic, mark_varied
+from effbench.modes.compiled import Compiled
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,6 @@ class CudaGraph(Mode):
         """Return what to capture in place of the module."""
         return Prepared(module, module=module)
 
-    def mark(self, args: Args, kwargs: Kwargs) -> None:
-        """Mark dimensions of the static inputs before the first call with them."""
-
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         # the step is the forward itself
         return self.prepare_training(
@@ -95,15 +92,10 @@ class CudaGraph(Mode):
     ) -> Prepared:
         """Return the whole training step in one graph: forward, loss, backward, optimizer."""
         forward = self.forward(module)
-        prepared = capture(
-            step_over(forward.step),
-            args,
-            kwargs,
-            self.warmups,
-            self.mark,
-        )
-        prepared.facts.update(forward.facts)
-        return replace(prepared, module=forward.module)
+        prepared = capture(step_over(forward.step), args, kwargs, self.warmups)
+        prepared.facts |= forward.facts
+        prepared.module = forward.module
+        return prepared
 
 
 @dataclass
@@ -113,9 +105,8 @@ class CompiledCudaGraph(CudaGraph):
 
     inner: str = "max-autotune-no-cudagraphs"
     fullgraph: bool = False
-    dynamic: Dynamic = None
+    dynamic: Literal[None, True, False] = None
     options: dict[str, Any] | None = None
-    only: str | Sequence[str] | None = None
     regional: bool | str = False
 
     compiles = True
@@ -127,7 +118,6 @@ class CompiledCudaGraph(CudaGraph):
             self.fullgraph,
             self.dynamic,
             self.options,
-            self.only,
             self.regional,
         )
         self.autotunes = self.compiled.autotunes
@@ -138,27 +128,14 @@ class CompiledCudaGraph(CudaGraph):
     def forward(self, module: nn.Module) -> Prepared:
         return self.compiled.compile(module)
 
-    def mark(self, args: Args, kwargs: Kwargs) -> None:
-        if self.dynamic == MARKED:
-            mark_varied(args, kwargs, self.batch)
 
-
-def capture(
-    function: Step,
-    args: Args,
-    kwargs: Kwargs,
-    warmups: int,
-    mark: Callable[[Args, Kwargs], None] | None = None,
-) -> Prepared:
+def capture(function: Step, args: Args, kwargs: Kwargs, warmups: int) -> Prepared:
     """Capture `function` and return a step that copies its inputs into static buffers and replays
     the graph.
 
-    The step returns the graph's static outputs, which the next call overwrites. `mark` is called
-    with the static inputs before the first call.
+    The step returns the graph's static outputs, which the next call overwrites.
     """
     static_args, static_kwargs = tree_map(torch.clone, (args, kwargs))
-    if mark is not None:
-        mark(static_args, static_kwargs)
     captured = GraphCapture(warmups)(function, static_args, static_kwargs)
     copy_inputs = input_copier(static_args, static_kwargs)
     replay, outputs = captured.replay, captured.outputs
@@ -169,7 +146,7 @@ def capture(
         return outputs
 
     nbytes = sum(value.nbytes for value in (*static_args, *static_kwargs.values()))
-    return Prepared(step, copy_inputs=copy_inputs, facts={"static_input_bytes": nbytes})
+    return Prepared(step, copy_inputs, facts={"static_input_bytes": nbytes})
 
 
 def input_copier(static_args: Args, static_kwargs: Kwargs) -> Callable[..., None]:

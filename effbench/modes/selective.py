@@ -1,7 +1,6 @@
-"""Compile parts of a module: those that match name patterns, all but some parts, or a repeated
-block.
+"""Compile the repeated blocks of a module instead of the whole module.
 
-The parts are compiled in a copy of the module that shares its parameters and buffers. Thus the
+The blocks are compiled in a copy of the module that shares its parameters and buffers. Thus the
 module itself, which computes eager references, is unchanged, and weights are not duplicated.
 """
 
@@ -10,72 +9,39 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from effbench.core.errors import ConfigError, UnsupportedError, suggest
+from effbench.core.errors import ConfigError, UnsupportedError
 from effbench.models.inputs import Step
-from effbench.modes.base import Facts, Prepared
+from effbench.modes.base import Prepared
 
-#: Lists of modules, which have no forward.
-NOT_CALLED = (nn.ModuleList, nn.ModuleDict)
 #: Containers of other modules; they do not count as blocks, even if they are repeated.
-HOLDERS = (*NOT_CALLED, nn.Sequential)
+HOLDERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 #: Submodules by name.
 Parts = dict[str, nn.Module]
 
 
-class PartSelection:
-    """Which parts of a module to compile. `only`: patterns (fnmatch, on names in
-    `named_modules()`), of which only the outermost matches count; `regional`: the blocks of the
-    class with this name, or true to choose the class."""
+def compile_blocks(module: nn.Module, regional: bool | str, **settings: Any) -> Prepared:
+    """Return a copy of `module` whose blocks are compiled. `regional`: the name of their class, or
+    true to choose the class; `settings`: arguments of torch.compile. Raises ConfigError for an
+    unknown name, UnsupportedError if there are no blocks.
 
-    def __init__(
-        self, only: str | Sequence[str] | None = None, regional: bool | str = False
-    ) -> None:
-        self.only = patterns(only)
-        self.regional = regional
-        if not isinstance(regional, bool | str):
-            raise ConfigError(
-                f"mode.regional must be true, false or the name of a module class, got {regional!r}"
-            )
-        if self.only and regional:
-            raise ConfigError("mode.only and mode.regional exclude each other; choose one of them")
-
-    def apply(self, module: nn.Module, **settings: Any) -> Prepared:
-        """Return what replaces `module`. `settings`: arguments of torch.compile."""
-        if not (self.only or self.regional):
-            return Prepared(torch.compile(module, **settings), module=module)
-        copied = shared_weight_copy(module)
-        facts: Facts = {}
-        if self.only:
-            chosen = matching(copied, self.only)
-        else:
-            facts["region"], chosen = blocks_of(copied, self.regional)
-        compile_parts(chosen, share=bool(self.regional), **settings)
-        facts["compiled_modules"] = list(chosen)
-        return Prepared(copied, facts=facts, module=copied)
-
-
-def compile_parts(parts: Parts, share: bool, **settings: Any) -> None:
-    """Compile each part's forward in place. `share`: all parts use one code object, so that Dynamo
-    recompiles only differences; otherwise each part has its own code object, compilation and static
-    shapes.
-
-    Dynamo caches by code object and does not start in torch's own code, such as nn.Linear's
-    forward, so each forward is wrapped in a function.
+    All blocks share one code object, so that Dynamo recompiles only differences. It caches by code
+    object and does not start in torch's own code, such as nn.Linear's forward, so each forward is
+    wrapped in a function.
     """
-    shared_code = None
-    for name, part in parts.items():
-        title = type(part).__name__ if share else name.replace(".", "_")
-        function = own_function(part.forward, f"{title}_forward")
-        if share:
-            shared_code = shared_code or function.__code__
-            function.__code__ = shared_code
-        part.forward = torch.compile(function, **settings)
+    copied = shared_weight_copy(module)
+    kind = regional if isinstance(regional, str) else class_of_blocks(copied)
+    blocks = blocks_of(copied, kind)
+    functions = [own_function(block.forward, f"{kind}_forward") for block in blocks.values()]
+    for block, function in zip(blocks.values(), functions, strict=True):
+        function.__code__ = functions[0].__code__
+        block.forward = torch.compile(function, **settings)  # type: ignore[method-assign]
+    facts = {"region": kind, "compiled_modules": list(blocks)}
+    return Prepared(copied, facts=facts, module=copied)
 
 
 def own_function(forward: Step, name: str) -> Any:
@@ -87,22 +53,6 @@ def own_function(forward: Step, name: str) -> Any:
 
     call.__code__ = call.__code__.replace(co_name=name)
     return call
-
-
-def patterns(given: Any) -> tuple[str, ...]:
-    """Return the patterns of `mode.only`. Raises ConfigError for anything else."""
-    if given is None:
-        return ()
-    patterns = []
-    for pattern in given if isinstance(given, list | tuple) else [given]:
-        # the names inside nn.Sequential are numbers, which a command line gives as such
-        text = str(pattern) if type(pattern) is int else pattern
-        if not isinstance(text, str) or not text:
-            raise ConfigError(
-                f"mode.only must be patterns of module names such as [layers.*.mlp], got {given!r}"
-            )
-        patterns.append(text)
-    return tuple(patterns)
 
 
 def shared_weight_copy(module: nn.Module) -> nn.Module:
@@ -122,80 +72,48 @@ def results_in(module: nn.Module) -> dict[int, Tensor]:
     return results
 
 
-def matching(module: nn.Module, patterns: Sequence[str]) -> Parts:
-    """Return the outermost submodules that match a pattern, by name. Raises ConfigError for a
-    pattern without match."""
-    named = {
-        name: part
-        for name, part in module.named_modules()
-        if name and not isinstance(part, NOT_CALLED)
-    }
-    matched: set[str] = set()
-    for pattern in patterns:
-        names = [name for name in named if fnmatchcase(name, pattern)]
-        if not names:
-            first = ", ".join(list(named)[:5]) or "no modules"
-            advice = suggest(pattern, named, before="") or f"it contains: {first}"
-            raise ConfigError(
-                f"mode.only: no module inside {type(module).__name__} matches {pattern!r}; {advice}"
-            )
-        matched.update(names)
-    return outermost({name: part for name, part in named.items() if name in matched})
-
-
-def outermost(named: Parts) -> Parts:
-    """Return the modules that are not inside another one. `named` must list parents first, like
-    `named_modules()`."""
-    kept: Parts = {}
-    for name, part in named.items():
-        if not any(name.startswith(f"{parent}.") for parent in kept):
-            kept[name] = part
-    return kept
-
-
-class Region(NamedTuple):
-    """The blocks of a class, by name."""
-
-    kind: str
-    blocks: Parts
-
-
-def blocks_of(module: nn.Module, regional: bool | str) -> Region:
-    """Return the outermost modules of a class of blocks. `regional`: the name of the class.
-
-    `regional` is true: choose the class whose siblings (modules of one class with the same parent,
-    such as layers of a stack) have the most weights. Siblings with submodules precede others; on a
-    tie, fewer blocks win. Raises UnsupportedError if there are none, and ConfigError for an unknown
-    name.
-    """
-    by_class: dict[str, Parts] = defaultdict(dict)
-    siblings: dict[tuple[str, str], list[nn.Module]] = defaultdict(list)
+def parts_of(module: nn.Module) -> Parts:
+    """Return the submodules by name, parents first, without containers."""
+    parts = {}
     for name, part in module.named_modules():
         if name and not isinstance(part, HOLDERS):
-            kind = type(part).__name__
-            by_class[kind][name] = part
-            siblings[name.rpartition(".")[0], kind].append(part)
-    contains = f"it contains: {', '.join(sorted(by_class)) or 'no modules'}"
-    if isinstance(regional, str):
-        if regional not in by_class:
-            raise ConfigError(
-                f"mode.regional={regional}: {type(module).__name__} contains no such module;"
-                f" {contains}"
-            )
-        return Region(regional, outermost(by_class[regional]))
+            parts[name] = part
+    return parts
+
+
+def blocks_of(module: nn.Module, kind: str) -> Parts:
+    """Return the submodules of the class with this name, without those inside another one. Raises
+    ConfigError if there are none."""
+    parts = parts_of(module)
+    blocks: Parts = {}
+    for name, part in parts.items():
+        is_inside = any(name.startswith(f"{block}.") for block in blocks)
+        if type(part).__name__ == kind and not is_inside:
+            blocks[name] = part
+    if not blocks:
+        known = {type(part).__name__ for part in parts.values()}
+        raise ConfigError(
+            f"mode.regional={kind}: {type(module).__name__} contains no such module; it contains:"
+            f" {', '.join(sorted(known))}"
+        )
+    return blocks
+
+
+def class_of_blocks(module: nn.Module) -> str:
+    """Return the name of the class whose siblings (modules with the same parent, such as layers of
+    a stack) have the most weights. Siblings with submodules precede others. Raises UnsupportedError
+    if there are no siblings with weights."""
+    siblings: dict[tuple[str, str], list[nn.Module]] = defaultdict(list)
+    for name, part in parts_of(module).items():
+        siblings[name.rpartition(".")[0], type(part).__name__].append(part)
     repeated = [parts for parts in siblings.values() if len(parts) > 1 and weights_in(parts)]
     if not repeated:
         raise UnsupportedError(
             f"mode.regional=true: {type(module).__name__} contains no repeated siblings with"
-            " weights (nn.Sequential does not count); mode.only compiles parts by name;"
-            f" {contains}"
+            " weights (nn.Sequential does not count)"
         )
-    kind = type(max(repeated, key=rank)[0]).__name__
-    return Region(kind, outermost(by_class[kind]))
-
-
-def rank(siblings: Sequence[nn.Module]) -> tuple[bool, int, int]:
-    return bool(siblings[0]._modules), weights_in(siblings), -len(siblings)
+    largest = max(repeated, key=lambda parts: (bool(parts[0]._modules), weights_in(parts)))
+    return type(largest[0]).__name__
 
 
 def weights_in(parts: Sequence[nn.Module]) -> int:

@@ -79,8 +79,7 @@ def follows(mode, module: nn.Module, calls: int = 5):
         CudaGraphsBackend(),
         Compiled("reduce-overhead", regional=True),
         Compiled("reduce-overhead", dynamic="marked"),
-        CompiledCudaGraph(inner="default", only="layers.1"),
-        CompiledCudaGraph(inner="default", dynamic="marked"),
+        CompiledCudaGraph(inner="default", regional="Block"),
     ],
 )
 def test_parts_and_marks_under_cuda_graphs(mode):

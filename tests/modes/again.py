@@ -21,10 +21,5 @@ class Again(BucketedGraph):
     def missing(self, device):
         return None
 
-    def prepare(self, module, args, kwargs):
-        return self.prepare_with(
-            capture,
-            module,
-            args,
-            kwargs,
-        )
+    def capturer(self):
+        return capture

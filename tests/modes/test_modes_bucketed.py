@@ -3,13 +3,13 @@ tests/gpu."""
 
 import pytest
 import torch
-from again import capture
+from again import Again, capture
 
 from effbench.core.errors import UnsupportedError
 from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.base import Prepared
-from effbench.modes.bucketed import BucketedGraph, OutputBatch, batch_dim
+from effbench.modes.bucketed import OutputBatch, output_batch
 
 
 class Net(torch.nn.Module):
@@ -46,7 +46,7 @@ def call(function, raw, seed):
     return function(*args, **kwargs)
 
 
-def prepared(mode, module, sizes, capture=capture, specs=SPECS):
+def prepared(mode, module, sizes, specs=SPECS):
     mode.batch = Batch.of(specs, sizes)
     args, kwargs = make_inputs(
         specs,
@@ -55,12 +55,7 @@ def prepared(mode, module, sizes, capture=capture, specs=SPECS):
         "cpu",
         0,
     )
-    return mode.prepare_with(
-        capture,
-        module,
-        args,
-        kwargs,
-    )
+    return mode.prepare(module, args, kwargs)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +69,7 @@ def inference():
 def test_every_raw_size_is_right_after_a_larger_batch(padding, outputs):
     """From the largest captured size down and beyond it, with other values in the rows that are
     left behind."""
-    module, mode = Net(), BucketedGraph([1, 2, 4, 9], padding=padding, outputs=outputs)
+    module, mode = Net(), Again([1, 2, 4, 9], padding=padding, outputs=outputs)
     runner = prepared(mode, module, range(1, 12)).step
     addresses = [buffer.data_ptr() for buffer in runner.static.buffers]
     for raw in (11, 10, *range(9, 0, -1), 9, 1, 5, 2):
@@ -95,9 +90,10 @@ def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(
         captured[args[0].size(0)] = function
         return capture(function, args, kwargs)
 
-    mode = BucketedGraph([4, 1, 2], order=order, torch_compile_max_bs=2)
+    mode = Again([4, 1, 2], order=order, torch_compile_max_bs=2)
+    monkeypatch.setattr(mode, "capturer", lambda: noted)
     monkeypatch.setattr(mode.compiled, "compile", lambda module: Prepared(compiled))
-    facts = prepared(mode, module, [1, 4], noted).facts
+    facts = prepared(mode, module, [1, 4]).facts
     assert captured == {1: compiled, 2: compiled, 4: module}
     assert list(captured) == sizes
     assert (facts["buckets"], facts["compiled_buckets"]) == ([1, 2, 4], [1, 2])
@@ -107,7 +103,7 @@ def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(
 @pytest.mark.parametrize(("padding", "expected"), [("keep", 7.0), ("zero", 0.0)])
 def test_padding_is_what_it_says(padding, expected):
     specs = parse_inputs({"x": {"shape": [2]}})
-    mode = BucketedGraph([4], padding=padding)
+    mode = Again([4], padding=padding)
     runner = prepared(mode, torch.nn.Identity(), [4], specs=specs).step
     runner(torch.full((4, 2), 7.0))
     runner(torch.ones(1, 2))
@@ -116,7 +112,7 @@ def test_padding_is_what_it_says(padding, expected):
 
 
 def test_facts_count_padding_and_fallbacks():
-    output = prepared(BucketedGraph([2, 4]), Net(), [1, 3, 3, 6])
+    output = prepared(Again([2, 4]), Net(), [1, 3, 3, 6])
     assert output.facts["padding_waste"] == pytest.approx(3 / 10)
     assert (output.facts["fallbacks_per_pass"], output.facts["calls_per_pass"]) == (1, 4)
     for raw in (6, 6, 1):
@@ -131,17 +127,17 @@ def test_facts_count_padding_and_fallbacks():
 
 
 def test_a_list_that_holds_no_call_is_degraded():
-    reason = prepared(BucketedGraph([2]), Net(), [3]).degraded
+    reason = prepared(Again([2]), Net(), [3]).degraded
     assert "larger than the largest captured size, 2" in reason
-    assert prepared(BucketedGraph([2]), Net(), [3, 1]).degraded is None
+    assert prepared(Again([2]), Net(), [3, 1]).degraded is None
 
 
 @pytest.mark.parametrize(
-    ("large", "small"), [((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,))]
+    ("large", "small"), [((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,)), ((4,), ())]
 )
 def test_outputs_without_a_batch_dimension(large, small):
     with pytest.raises(UnsupportedError, match="is proportional to the batch"):
-        batch_dim(large, small, (4, 3))
+        output_batch(large, small, 4)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +147,8 @@ def test_outputs_without_a_batch_dimension(large, small):
         ((7, 12), (7, 9), OutputBatch(1, 3)),
         ((4, 4), (4, 3), OutputBatch(1, 1)),
         ((5,), (5,), None),
-        (None, None, None),
+        ((), (), None),
     ],
 )
 def test_where_an_output_has_its_batch(large, small, expected):
-    assert batch_dim(large, small, (4, 3)) == expected
+    assert output_batch(large, small, 4) == expected

@@ -1,5 +1,7 @@
-"""Parts of a module: which are chosen, that the module itself stays as it is, and how often Dynamo
+"""Blocks of a module: which are chosen, that the module itself stays as it is, and how often Dynamo
 compiles."""
+
+from functools import partial
 
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch._dynamo.utils
 from torch import nn
 
 from effbench.core.errors import ConfigError, UnsupportedError
-from effbench.modes.selective import PartSelection, blocks_of, matching
+from effbench.modes.compiled import Compiled
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -40,12 +42,12 @@ def graphs() -> int:
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
-def run(selection: PartSelection, module: nn.Module) -> dict:
-    """Apply it with Dynamo's backend `eager`, compare with the module, and return the facts."""
+def run(regional: bool | str, module: nn.Module) -> dict:
+    """Compile with Dynamo's backend `eager`, compare with the module, and return the facts."""
     with torch.inference_mode():
         x = torch.randn(3, 8)
         reference = module(x)
-        forward = selection.apply(module, backend="eager")
+        forward = Compiled(regional=regional).compile(module)
         for _ in range(2):
             torch.testing.assert_close(forward.step(x), reference)
         before = graphs()
@@ -55,49 +57,39 @@ def run(selection: PartSelection, module: nn.Module) -> dict:
     return forward.facts
 
 
-LAYERS = ["layers.0", "layers.1", "layers.2", "layers.3"]
-
-
 @pytest.mark.parametrize(
-    ("patterns", "names"),
+    ("regional", "depth", "facts", "compiled"),
     [
-        (["layers.*"], LAYERS),
-        (["layers.[01].mlp", "layers.1", "head"], ["layers.0.mlp", "layers.1", "head"]),
-        (["*"], ["embed", *LAYERS, "head"]),
-    ],
-)
-def test_the_outermost_matches(patterns, names):
-    assert list(matching(Stack(), patterns)) == names
-
-
-@pytest.mark.parametrize(
-    ("selection", "depth", "facts", "compiled"),
-    [
-        (PartSelection(), 4, {}, 1),
+        (False, 4, {}, 1),
         (
-            PartSelection(only=["layers.1.mlp", "head"]),
-            4,
-            {"compiled_modules": ["layers.1.mlp", "head"]},
-            2,
-        ),
-        (
-            PartSelection(regional=True),
+            True,
             12,
             {"region": "Block", "compiled_modules": [f"layers.{i}" for i in range(12)]},
             1,
         ),
+        (
+            "LayerNorm",
+            2,
+            {"region": "LayerNorm", "compiled_modules": ["layers.0.norm", "layers.1.norm"]},
+            1,
+        ),
     ],
-    ids=["whole", "only", "equal blocks share one compilation"],
+    ids=["whole", "equal blocks share one compilation", "by name"],
 )
-def test_parts_are_compiled_as_selected(selection, depth, facts, compiled):
-    assert run(selection, Stack(depth)) == facts
+def test_parts_are_compiled_as_selected(monkeypatch, regional, depth, facts, compiled):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    assert run(regional, Stack(depth)) == facts
     assert graphs() == compiled
 
 
-def test_blocks_by_name():
-    name, parts = blocks_of(Stack(2), "LayerNorm")
-    assert (name, list(parts)) == ("LayerNorm", ["layers.0.norm", "layers.1.norm"])
-    with pytest.raises(ConfigError, match="no such module; it contains: Block, LayerNorm, Linear"):
-        blocks_of(Stack(), "Layer")
-    with pytest.raises(UnsupportedError, match="Sequential contains no repeated siblings"):
-        blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ReLU()), True)
+@pytest.mark.parametrize(
+    ("regional", "error", "words"),
+    [
+        ("Layer", ConfigError, "no such module; it contains: Block, LayerNorm, Linear"),
+        (True, UnsupportedError, "Sequential contains no repeated siblings"),
+    ],
+)
+def test_a_module_without_such_blocks(regional, error, words):
+    module = Stack(1) if regional == "Layer" else nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with pytest.raises(error, match=words):
+        Compiled(regional=regional).compile(module)
