@@ -22,8 +22,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{name}: schema is already {after}")
         return 0
     text = f"{name}: schema {before or 'none'} → {after}"
-    copy = maintenance.copy_before(args.db, before) if before else None
-    if copy:
-        text += f"; the file as it was: {copy}"
+    if before:
+        text += f"; the file as it was: {maintenance.copy_before(args.db, before)}"
     print(text)
     return 0

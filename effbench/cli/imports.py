@@ -73,9 +73,6 @@ def take(path: str, args: argparse.Namespace, imported: Imported) -> None:
     from effbench.store.source import opened
     from effbench.store.transfer import copy
 
-    if connect.is_same(path, args.db):
-        name = connect.describe(connect.parse_url(path))
-        raise StoreError(f"{name} is the target itself; give another database with --db")
     references = args.sweep or []
     if not references and args.join is not None:
         references = ["last"]
@@ -105,8 +102,9 @@ def show(arrival: Arrival) -> None:
     name = f" {one_line(arrival.name, 40)}" if arrival.name else ""
     said: list[str] = [arrival.outcome]
     for table, number in arrival.added.items():
-        noun = table.replace("sweep_cell", "planned cell").replace("_", " ")
-        said.append(count(number, noun))
+        if number:
+            noun = table.replace("sweep_cell", "planned cell").replace("_", " ")
+            said.append(count(number, noun))
     print(f"{arrival.sweep_id}{name}: {', '.join(said)}", flush=True)
     if arrival.note is not None:
         print(f"  {arrival.note}")

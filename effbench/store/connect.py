@@ -45,34 +45,35 @@ NAME_OPTION = "effbench_name"
 #: SQLSTATE of errors after which a second attempt may succeed: connection exception, operator
 #: intervention (shutdown, crash), serialization failure, deadlock, lock timeout.
 _LOST = ("08", "57P", "40001", "40P01", "55P03")
-#: Options of libpq, so that a connection to a machine that was switched off does not hang for
-#: hours.
-_TIMEOUTS = {
+#: Options of libpq: a connection to a machine that was switched off does not hang for hours, and a
+#: database may have other settings, with which psycopg fails to read dates and text, or PostgreSQL
+#: rounds floats.
+_LIBPQ = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "tcp_user_timeout": 30_000,
+    "client_encoding": "UTF8",
+    "options": "-c DateStyle=ISO -c extra_float_digits=1",
 }
-#: A database may have other settings, with which psycopg fails to read dates and text, or
-#: PostgreSQL rounds floats.
-_SETTINGS = "SET client_encoding = 'UTF8'; SET DateStyle = ISO; SET extra_float_digits = 1"
 _FORMS = "give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
-#: Pattern of SQLite's errors about a damaged file.
-_DAMAGE = "malformed|no such |unsupported file format"
-#: Pattern of its errors if it cannot create the index of a log: then no other process can have the
-#: database open.
+#: Pattern of SQLite's errors if it cannot create the index of a log: then no other process can have
+#: the database open.
 _NO_INDEX = "unable to open|read-?only|disk i/o|disk is full"
-#: Pattern of errors of a server that is there, but takes no connections yet, or ended this one.
-_BUSY = "starting up|shutting down|recovery|too many|slots|terminating|closed the connection"
 #: Pattern of a database's errors -> the explanation for the user.
 _EXPLANATIONS = {
-    "not a database|file is encrypted": "is not a database, or is damaged; restore a copy",
+    "malformed|no such |unsupported file format|not a database|file is encrypted|codec": (
+        "is damaged, or not a database; restore a copy"
+    ),
     "readonly|read-only": f"cannot be written; check its permissions or {ELSEWHERE}",
-    "constraint failed|cannot store": "does not take a value",
     "locked": "stayed locked by another process; try again when that process has ended",
     "unable to open": "cannot be opened; check the permissions of the file and its folder",
     "disk i/o|disk is full": "failed: the disk is full or damaged; free some space",
 }
+
+
+class ValueRefusedError(StoreError):
+    """The database does not take a value."""
 
 
 class EmptyError(StoreError):
@@ -126,15 +127,6 @@ def sqlite_file(url: str | os.PathLike[str]) -> Path | None:
     return Path(parsed.database or "")
 
 
-def is_same(url: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Return whether both URLs name the same file, or are equal. Raises StoreError for an unusable
-    URL."""
-    file, other_file = sqlite_file(url), sqlite_file(other)
-    if file and other_file:
-        return file.resolve() == other_file.resolve()
-    return parse_url(url) == parse_url(other)
-
-
 def folder_of(url: str | os.PathLike[str]) -> Path:
     """Return the folder of the logs: the folder of a SQLite file, else `results`."""
     file = sqlite_file(url)
@@ -183,37 +175,22 @@ class Database:
         self.name = name or describe(parsed)
         self.is_writable = write
         self._lock = threading.Lock()
-        self._file: Path | None = None
-        self._file_id: tuple[int, int] | None = None
-        if parsed.get_backend_name() != "sqlite":
+        self._file = sqlite_file(url)
+        if self._file is None:
             self._engine = _server_engine(parsed, self.name, write)
             self._writer = self._engine.execution_options(isolation_level="READ COMMITTED")
             return
+        _check_path(self._file, create=create)
         # absolute, because the working directory may change later
-        self._file = Path(parsed.database or "").absolute()
-        _check_path(Path(parsed.database or ""), create=create)
-        mode = _mode_of(
-            self._file,
-            self.name,
-            write,
-            create,
-        )
-        if write:
-            self._file_id = identity(self._file)
-        self._engine = _sqlite_engine(parsed, self.name, partial(self._open, mode))
+        self._file = self._file.absolute()
+        open_file = _sqlite_opener(self._file, self.name, write=write, create=create)
+        self._file_id = identity(self._file)
+        self._engine = _sqlite_engine(parsed, self.name, open_file)
         self._writer = self._engine.execution_options(**{WRITE_OPTION: True})
 
-    def _open(self, mode: str) -> sqlite3.Connection:
-        if self.is_moved():  # never continue in another file, or a new one
-            raise moved(self.name)
-        return _open_sqlite(self._file or Path(), mode, self.is_writable)
-
     def is_moved(self) -> bool:
-        """Return whether the path no longer leads to the file that was opened for writing (SQLite
-        only)."""
-        if self._file is None or self._file_id is None:
-            return False
-        return identity(self._file) != self._file_id
+        """Return whether the path no longer leads to the file that was opened (SQLite only)."""
+        return self._file is not None and identity(self._file) != self._file_id
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
@@ -274,13 +251,13 @@ def insert(connection: sa.Connection, table: sa.Table) -> Any:
 def revision(connection: sa.Connection) -> str | None:
     """Return the revision of the database, None if it is empty. Raises StoreError for another
     program's database."""
-    tables = set(sa.inspect(connection).get_table_names())
+    tables = sa.inspect(connection).get_table_names()
+    if not tables:
+        return None
     versions: list[str] = []
     if "alembic_version" in tables:
         query = sa.text("SELECT version_num FROM alembic_version")
         versions = list(connection.scalars(query))
-    if not versions and tables <= {"alembic_version"}:
-        return None
     if len(versions) != 1 or "sweep_cell" not in tables:
         some = ", ".join(sorted(tables)[:3])
         raise StoreError(
@@ -291,35 +268,30 @@ def revision(connection: sa.Connection) -> str | None:
 
 def make_unless_there(connection: sa.Connection) -> str:
     """Create the schema in an empty database; return the revision."""
-    if connection.dialect.name == "postgresql":
-        encoding = connection.scalar(sa.text("SHOW server_encoding"))
-        if encoding != "UTF8":  # PostgreSQL would refuse a trial's text or JSON in mid-sweep
-            how = "`createdb --encoding UTF8 --template template0 NAME` creates a database"
-            raise StoreError(
-                f"{name_of(connection)} has encoding {encoding}, but effbench needs UTF8; {how}"
-            )
     schema.lock(connection)
     return revision(connection) or schema.make(connection)
 
 
 def require_head(current: str, name: str) -> None:
     """Raise SchemaError unless the database has this version's schema."""
+    if current == HEAD_REVISION:
+        return
     hint = "use the version that wrote it or a newer one"
     if current in REVISIONS:
         hint = f"run `effbench db upgrade --db {shlex.quote(name)}`"
-    if current != HEAD_REVISION:
-        raise SchemaError(
-            f"{name} has schema {current}, but this effbench reads {HEAD_REVISION}; {hint}"
-        )
+        if "://" in name:
+            hint = "`effbench import OLD_URL --db NEW_URL` copies it into a new database"
+    raise SchemaError(
+        f"{name} has schema {current}, but this effbench reads {HEAD_REVISION}; {hint}"
+    )
 
 
-def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError:
+def explain(error: exc.SQLAlchemyError | sqlite3.Error | ValueError, name: str) -> StoreError:
     """Return a database's error as a StoreError with an explanation."""
     text = _first_line(error)
-    if "disk I/O" in text and not Path(name).exists():
-        return moved(name)
-    if re.search(_DAMAGE, text.lower()):
-        return StoreError(f"{name} is damaged; restore a copy ({text})")
+    # also of a value that is not even passed on to the database
+    if isinstance(error, exc.IntegrityError | exc.DataError) or type(error) is exc.StatementError:
+        return ValueRefusedError(f"{name} does not take a value ({text})")
     for pattern, meaning in _EXPLANATIONS.items():
         if re.search(pattern, text.lower()):
             return StoreError(f"{name} {meaning} ({text})")
@@ -335,38 +307,29 @@ def _is_lost(error: BaseException | None) -> bool:
     return cause.sqlstate is None or str(cause.sqlstate).startswith(_LOST)
 
 
-def _is_busy(error: BaseException | None) -> bool:
-    return re.search(_BUSY, str(error)) is not None
-
-
-def repeated(
-    attempt: Callable[[], R],
-    name: str,
-    may_pass: Callable[[BaseException | None], bool] = _is_lost,
-) -> R:
-    """Return what `attempt` returns. Repeat it for BUSY_TIMEOUT_S while the database `name` fails
-    with an error that may pass."""
+def repeated(attempt: Callable[[], R], name: str) -> R:
+    """Return what `attempt` returns. Repeat it for BUSY_TIMEOUT_S while the server of the database
+    `name` restarts, or another transaction is in the way."""
     began = time.monotonic()
     is_reported = False
     while True:
         try:
             return attempt()
         except StoreError as error:
-            cause = error.__cause__
-            if cause is None or not may_pass(cause):
+            if not _is_lost(error.__cause__):
                 raise
-            reason = _first_line(cause)
+            reason = _first_line(error.__cause__)
             waited_s = time.monotonic() - began
             if waited_s > BUSY_TIMEOUT_S:
                 what = f"{name} was not reachable for {BUSY_TIMEOUT_S:g} s"
-                raise StoreError(f"{what}: {reason}") from cause
+                raise StoreError(f"{what}: {reason}") from error
             if waited_s > SILENT_S and not is_reported:
                 print(f"effbench: waiting for {name}: {reason}", file=sys.stderr, flush=True)
                 is_reported = True
             time.sleep(POLL_S)
 
 
-def _first_line(error: BaseException) -> str:
+def _first_line(error: BaseException | None) -> str:
     cause = getattr(error, "orig", None) or error
     return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
 
@@ -385,7 +348,6 @@ def identity(file: Path) -> tuple[int, int] | None:
 
 
 def _server_engine(url: sa.URL, name: str, write: bool) -> sa.Engine:
-    connect_args = {key: value for key, value in _TIMEOUTS.items() if key not in url.query}
     try:
         engine = sa.create_engine(
             url,
@@ -393,52 +355,38 @@ def _server_engine(url: sa.URL, name: str, write: bool) -> sa.Engine:
             isolation_level="REPEATABLE READ",
             json_serializer=dump_json,
             pool_pre_ping=True,
-            connect_args=connect_args,
-            execution_options={NAME_OPTION: name},
+            connect_args={key: _LIBPQ[key] for key in _LIBPQ.keys() - url.query.keys()},
+            execution_options={NAME_OPTION: name, "postgresql_readonly": not write},
         )
     except ImportError as error:
         raise StoreError(
             f"{name} needs a PostgreSQL driver; run pip install 'effbench[postgres]'"
         ) from error
-
-    # before SQLAlchemy asks for the version
-    @event.listens_for(engine, "connect", insert=True)
-    def prepare(connection: Any, record: Any) -> None:
-        connection.execute(_SETTINGS)
-        connection.commit()
-
-    def test() -> None:
-        try:
-            engine.connect().close()
-        except exc.SQLAlchemyError as error:
-            reason = _first_line(error)
-            if url.password == "***":
-                reason += "; *** hides a password: omit it and set PGPASSWORD"
-            raise StoreError(f"{name} cannot be reached: {reason}") from error
-
-    repeated(test, name, _is_busy)
-    if write:
-        return engine
-    return engine.execution_options(postgresql_readonly=True)
+    try:
+        engine.connect().close()
+    except exc.SQLAlchemyError as error:
+        reason = _first_line(error)
+        if url.password == "***":
+            reason += "; *** hides a password: omit it and set PGPASSWORD"
+        raise StoreError(f"{name} cannot be reached: {reason}") from error
+    return engine
 
 
-def _mode_of(
-    file: Path,
-    name: str,
-    write: bool,
-    create: bool,
-) -> str:
-    """Return how SQLite opens the file, after opening it once. Raises StoreError."""
+def _sqlite_opener(
+    file: Path, name: str, *, write: bool, create: bool
+) -> Callable[[], sqlite3.Connection]:
+    """Return the function that connects to the file, after connecting once. Raises StoreError."""
     try:
         mode = "rwc" if create else "rw"
         _open_sqlite(file, mode, write).close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         if write or not re.search(_NO_INDEX, str(error).lower()):
             raise explain(error, name) from error
         # an immutable file is read without its log: too little, or too much
         require_finished(file, "-wal", "-journal")
-        return "ro&immutable=1"
-    return "rw"  # also for readers: only it removes the files of a write-ahead log
+        return partial(_open_sqlite, file, "ro&immutable=1", write)
+    # also for readers: only it removes the files of a write-ahead log
+    return partial(_open_sqlite, file, "rw", write)
 
 
 def _sqlite_engine(url: sa.URL, name: str, creator: Callable[[], sqlite3.Connection]) -> sa.Engine:
@@ -461,6 +409,15 @@ def _sqlite_engine(url: sa.URL, name: str, creator: Callable[[], sqlite3.Connect
 
 
 def _open_sqlite(file: Path, mode: str, write: bool) -> sqlite3.Connection:
+    pragmas = [
+        "trusted_schema = OFF",  # a file may contain code that runs when it is read
+        "foreign_keys = ON",
+    ]
+    if write:
+        # small pages of a new file waste less space with rows of 2 to 3 kB
+        pragmas += ["synchronous = NORMAL", "page_size = 2048"]
+    else:
+        pragmas += ["query_only = ON", "temp_store = MEMORY"]  # sorting must not need disk space
     connection = sqlite3.connect(
         f"{file.as_uri()}?mode={mode}",
         uri=True,
@@ -469,21 +426,12 @@ def _open_sqlite(file: Path, mode: str, write: bool) -> sqlite3.Connection:
         check_same_thread=False,
     )
     try:
-        # a file may contain code that runs when it is read
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA foreign_keys = ON")
-        if write:
-            connection.execute("PRAGMA synchronous = NORMAL")
-        else:
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("PRAGMA temp_store = MEMORY")  # sorting must not need disk space
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):  # SQLite's error quotes a damaged schema
         connection.close()
         raise
-    except UnicodeDecodeError as error:  # the text of SQLite's error quotes the damaged schema
-        connection.close()
-        raise sqlite3.DatabaseError("malformed database schema") from error
     return connection
 
 

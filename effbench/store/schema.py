@@ -46,8 +46,6 @@ CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdi
 COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored", "compile_s"}
 #: columns with a JSON array; all others hold objects
 LISTS = {"command", "overrides"}
-#: key in `info` of a check that PostgreSQL does not have
-ONLY_SQLITE = "only_sqlite"
 #: the largest finite number
 LARGEST = 1.7976931348623157e308
 #: most samples that a timer of a trial stores, and most bytes of them
@@ -78,11 +76,7 @@ class UtcDateTime(sa.TypeDecorator[dt.datetime]):
     def process_bind_param(
         self, value: dt.datetime | None, dialect: sa.Dialect
     ) -> dt.datetime | None:
-        if value is None:
-            return None
-        if dialect.name == "sqlite":
-            return utc(value).replace(tzinfo=None)
-        return utc(value)
+        return None if value is None else utc(value)
 
     def process_result_value(
         self, value: dt.datetime | None, dialect: sa.Dialect
@@ -150,23 +144,18 @@ def checks_of(column: Column[Any]) -> Iterator[sa.Constraint]:
         if name in LISTS:
             form, pattern = "array", "[[]*]"
         # SQLite's JSON functions are not allowed in the schema of an untrusted file
-        of_sqlite = f"{name} GLOB '{pattern}'"
-        of_postgresql = f"json_typeof({name}) = '{form}'"
-        yield only_sqlite(of_sqlite, name)
-        yield sa.CheckConstraint(of_postgresql, name=name).ddl_if(dialect="postgresql")
+        of_sqlite = sa.CheckConstraint(f"{name} GLOB '{pattern}'", name=name)
+        yield of_sqlite.ddl_if(dialect="sqlite")
+        of_postgresql = sa.CheckConstraint(f"json_typeof({name}) = '{form}'", name=name)
+        yield of_postgresql.ddl_if(dialect="postgresql")
     elif isinstance(kind, UtcDateTime):
-        of_sqlite = f"julianday({name}) IS NOT NULL OR {name} IS NULL"
-        yield only_sqlite(of_sqlite, name)
+        is_time = f"julianday({name}) IS NOT NULL OR {name} IS NULL"
+        yield sa.CheckConstraint(is_time, name=name).ddl_if(dialect="sqlite")
     elif name in NOT_NEGATIVE:
         valid = f"{name} >= 0"
         if isinstance(kind, sa.Double):
             valid = f"{name} BETWEEN 0 AND {LARGEST}"
         yield sa.CheckConstraint(valid, name=name)
-
-
-def only_sqlite(condition: str, name: str) -> sa.Constraint:
-    check = sa.CheckConstraint(condition, name=name, info={ONLY_SQLITE: True})
-    return check.ddl_if(dialect="sqlite")
 
 
 def required(kind: Any, *names: str) -> list[Column[Any]]:

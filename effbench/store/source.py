@@ -1,12 +1,13 @@
 """Read whole sweeps from a database that may be untrusted.
 
 It is opened for reading only, its own code never runs, only known columns are read, and keys are
-computed again; readers check the content of samples. Of a file of an earlier version, an upgraded
-copy is read.
+computed again; readers check the content of samples. Of a database of an earlier version, an
+upgraded copy is read.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,19 +22,27 @@ from sqlalchemy import exc
 from effbench.core.cell import Cell, Environment
 from effbench.core.errors import StoreError
 from effbench.core.printable import one_line
-from effbench.store import connect, maintenance, sweeps
+from effbench.store import connect, schema, sweeps
 from effbench.store.schema import (
     CELL,
     ENVIRONMENT,
     METADATA,
+    RESULT,
     REVISIONS,
     SWEEP,
     SWEEP_ID,
+    TRIAL,
 )
-from effbench.store.values import cell_row
+from effbench.store.values import batched, cell_row
 
 #: rows in memory at a time
 CHUNK = 1000
+#: The first revision in which a mark replaces the status `noisy`.
+MARKS_REVISION = "0011"
+#: Start of the reason of a noisy trial that compiled while it was timed.
+COMPILED = "a graph was compiled"
+#: Reason of a noisy trial whose host was disturbed.
+DISTURBED = re.compile(r"the host was disturbed for (.*) of the timing \(.*")
 
 
 class RefusedError(StoreError):
@@ -114,29 +123,64 @@ def opened(url: str) -> Iterator[Source]:
     """Open a database for reading whole sweeps.
 
     Raises StoreError for a file that is not a valid effbench database, SchemaError for one of a
-    newer version and for a server's of an earlier version.
+    newer version.
     """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="effbench-")))
-        name = connect.describe(connect.parse_url(url))
         file = connect.sqlite_file(url)
         if file is not None:  # reading it would finish the transaction of its owner
             connect.require_finished(file, "-journal")
         connection = stack.enter_context(connect.connected(url))
+        name = connect.name_of(connection)
         if file is not None:
             require_safe(connection, name)
         current = connect.revision(connection)
         if current is None:
             raise StoreError(f"{name} is empty")
-        if file is not None and current in REVISIONS[:-1]:
-            copy = folder / "upgraded.db"
-            maintenance.back_up(file, copy)
-            with connect.connected(copy, write=True, name=name) as writing:
-                maintenance.renew(writing, current)
+        if current in REVISIONS[:-1]:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="effbench-"))
+            copy = Path(folder) / "upgraded.db"
+            with (
+                connect.Database(copy, write=True, create=True, name=name) as upgraded,
+                upgraded.writing() as writing,
+            ):
+                schema.make(writing)
+                copy_rows(Source(connection, name), writing, current)
             connection = stack.enter_context(connect.connected(copy, name=name))
         else:
             connect.require_head(current, name)
         yield Source(connection, name)
+
+
+def copy_rows(source: Source, target: sa.Connection, before: str) -> None:
+    """Copy the rows of a database of revision `before` into one with this version's schema, except
+    results, which are derived again. Columns that are new become NULL."""
+    inspector = sa.inspect(source.connection)
+    for table in METADATA.sorted_tables:
+        if table is RESULT:
+            continue
+        known = {column["name"] for column in inspector.get_columns(table.name)}
+        query = sa.select(*(column for column in table.columns if column.name in known))
+        for chunk in batched(source.fetch(query), CHUNK):
+            rows = [dict(row._mapping) for row in chunk]
+            if table is TRIAL and before < MARKS_REVISION:
+                for row in rows:
+                    mark_if_noisy(row)
+            target.execute(sa.insert(table), rows)
+
+
+def mark_if_noisy(row: dict[str, Any]) -> None:
+    """Give the row of a trial that is `noisy` the status `ok` and a mark, or `degraded` if it
+    compiled while it was timed."""
+    row["disturbance"] = None
+    if row["status"] != "noisy":
+        return
+    reason = row["reason"] or "host or GPU busy"
+    if reason.startswith(COMPILED):
+        row["status"] = "degraded"
+        return
+    row["status"] = "ok"
+    row["reason"] = None
+    row["disturbance"] = DISTURBED.sub(r"host busy for \1 of the timing", reason)
 
 
 def require_safe(connection: sa.Connection, name: str) -> None:

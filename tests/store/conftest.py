@@ -2,7 +2,6 @@ import shutil
 
 import made_sweeps
 import pytest
-import sqlalchemy as sa
 from postgres_server import empty_database
 
 from effbench.core.cell import Cell
@@ -45,9 +44,6 @@ ON_BOTH = {
     "test_levels_are_those_of_earlier_sweeps_in_the_same_environment",
     "test_levels_are_those_of_the_sweeps_with_the_same_name",
     "test_a_name_holds_once_for_each_hardware",
-    "test_an_upgrade_is_all_or_nothing",
-    "test_a_database_of_the_first_revision_is_upgraded",
-    "test_noisy_trials_become_ok_and_marked",
 }
 
 
@@ -91,17 +87,10 @@ def postgres_emptied(postgres_template):
 
 
 @pytest.fixture
-def postgres_copy(postgres_url, postgres_template):
-    """The URL of a database whose schema a test may change."""
-    yield from empty_database(postgres_url, sa.make_url(postgres_template).database)
-
-
-@pytest.fixture
 def path(database_kind, request, tmp_path):
     """The path or URL of a database with a schema and nothing in it."""
     if database_kind == "postgresql":
-        is_upgraded = {"older", "filled"} & set(request.fixturenames)
-        return request.getfixturevalue("postgres_copy" if is_upgraded else "postgres_emptied")
+        return request.getfixturevalue("postgres_emptied")
     empty = request.getfixturevalue("empty_db")
     return made_sweeps.copied(empty, tmp_path / "results" / "effbench.db").path
 
