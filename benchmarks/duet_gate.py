@@ -84,12 +84,11 @@ def record(db: str, depth: int, rounds: int, settings: Sequence[str]) -> Recorde
         if depth != DEPTH
         else f"model.module.depth={DEPTH} numerics.seed=0"
     )
-    words = [*COMMON, *settings]
+    words = [*COMMON, f"protocol.rounds={rounds}", *settings]
     options = argparse.Namespace(
         first=first,
         second=second,
         words=words,
-        rounds=rounds,
         db=db,
         config_dir=None,
         format="json",  # without progress

@@ -144,7 +144,7 @@ class LatencySide:
 
     def __init__(self, timer: Timer, latency_ms: float, warm_calls: int | None = None) -> None:
         self.timer = timer
-        self.depends_on_host = timer.waits_for_host(latency_ms)
+        self.depends_on_host = timer.waits_for_host()
         self.rotation = itertools.cycle(timer.inputs)
         self.calls = math.ceil(BATCH_MS / latency_ms)
         self.batches: list[Timing] = []

@@ -158,7 +158,7 @@ class Timings:
         """Measure the latency and the period, if there is one, while watching the host and the
         GPU."""
         self.watcher.restart()
-        depends_on_host = self.timer.waits_for_host(self.recent_ms)
+        depends_on_host = self.timer.waits_for_host()
         with self.context.host_watched(depends_on_host, moves=self.context.on_cuda) as host:
             self.timer.host = host
             if host is not None:

@@ -258,3 +258,32 @@ def test_a_figure_of_several_speeds_has_their_bounds(samples, varies, bounds):
     assert figure.varies == varies
     assert figure.is_marked is False
     assert (figure.median.low, figure.median.high) == bounds
+
+
+class ScriptedTimer(Timer):
+    """A timer of single calls and blocks on a GPU that take these ms, one after the other."""
+
+    def take(self, singles, periods, enqueue_ms):
+        self.singles, self.periods = iter(singles), iter(periods)
+        self.enqueue_ms = enqueue_ms
+        return self
+
+    def call(self, rotation, calls, result):
+        result.samples_ms += [next(self.singles)] * calls
+
+    def time_block(self, calls):
+        return timing.CallBlock(calls, self.enqueue_ms, next(self.periods))
+
+
+@pytest.mark.parametrize(
+    ("singles", "periods", "enqueue_ms", "shows"),
+    [
+        ([9.9, 10.2, 9.4], [9.3, 10.1, 10.3, 9.4], 2.4, False),
+        ([10.2, 10.2, 10.2], [9.3, 9.6, 9.6, 9.6], 2.4, True),
+        ([9.9, 10.2, 9.4], [9.3, 10.1, 10.3, 9.4], 8.0, True),
+    ],
+    ids=["the clocks change", "a single call waits for its launch", "launches are slow"],
+)
+def test_whether_the_host_shows_in_a_step(singles, periods, enqueue_ms, shows):
+    timer = ScriptedTimer(print, INPUTS, torch.device("cuda"), RULES)
+    assert timer.take(singles, periods, enqueue_ms).waits_for_host() is shows

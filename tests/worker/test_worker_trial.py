@@ -51,7 +51,7 @@ class MadeUpTimer:
         self.discarded = discarded
         self.host = self.watcher = None
 
-    def waits_for_host(self, latency_ms):
+    def waits_for_host(self):
         return self.busy_fraction is not None
 
     def latency(self, budget_s):
