@@ -3,18 +3,14 @@ to the device."""
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
-import inspect
 import os
 import random
 import sys
-from collections import OrderedDict
 from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,15 +19,13 @@ from torch import Tensor, nn
 
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.printable import describe
-from effbench.core.python_files import FILE, module_of
+from effbench.core.python_files import module_of
 from effbench.models.catalog import LIBRARIES
 from effbench.models.inputs import Step
 
 KEY = "_target_"
 #: Device of the module that is being built, for constructors that draw many weights.
 DEVICE: ContextVar[torch.device | str] = ContextVar("device", default="cpu")
-#: Classes of the standard library that a configuration may use, because they only contain values.
-PLAIN = (SimpleNamespace, OrderedDict)
 
 
 def set_seed(seed: int) -> None:
@@ -72,17 +66,13 @@ def build_module(
     seed and not on the device, unless the constructor uses DEVICE. Raises ConfigError for an
     invalid target, and any exception of the constructor.
     """
-    target = module.get(KEY)
-    if target in (None, "", "???"):
-        raise ConfigError(
-            f"model.module.{KEY} is missing; give an import path (my_pkg.Net) or a file and a name"
-            " (path/net.py:Net)"
-        )
-    make = resolve_model(str(target))
+    target = str(module[KEY])
+    make = resolve_target(target)
+    arguments = {name: value for name, value in module.items() if name != KEY}
     set_seed(seed)
     token = DEVICE.set(device)
     try:
-        built = make(**_arguments(module))
+        built = make(**instantiate(arguments))
     finally:
         DEVICE.reset(token)
     if not isinstance(built, nn.Module):
@@ -120,121 +110,48 @@ def resolve_target(target: str, setting: str = KEY) -> Step:
     """Return the callable named by `target`: `package.module.Name`, or `path/to/file.py:Name` (a
     relative path). `setting`: what names it in a configuration.
 
-    Raises ConfigError if a part of it cannot be found or imported, and for Python's standard
-    library: a configuration that names `os.system` is a mistake or an attack.
+    Raises ConfigError if a part of it cannot be found or imported, or is not callable.
     """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
     title = f"{setting}={target}"
-    find = _from_path
-    if ":" in target or target.endswith(".py"):
-        find = _from_file
+    file, _, names = target.rpartition(":")
     try:
-        named: Any = find(target, title)
+        if file.endswith(".py"):
+            found: Any = module_of(Path(file))
+        else:
+            package, _, names = target.partition(".")
+            found = importlib.import_module(package)
+        for name in filter(None, names.split(".")):
+            import_submodule(found, name)
+            if not hasattr(found, name):
+                near = suggest(name, dir(found), cutoff=0.6, before="; ")
+                raise ConfigError(f"{title}: there is no {name}{near}")
+            found = getattr(found, name)
     except ConfigError:
         raise
     except Exception as error:  # the user's file may raise anything when it is imported
-        raise ConfigError(f"{title}{_not_imported(target, error)}") from error
-    if not callable(named):
+        raise ConfigError(f"{title}{why_not_imported(target, error)}") from error
+    if not callable(found):
         raise ConfigError(
-            f"{title} is of type {type(named).__name__}, not callable; name a class or a function"
+            f"{title} is of type {type(found).__name__}, not callable; name a class or a function"
         )
-    home = _home(named)
-    is_standard = home.partition(".")[0] in sys.stdlib_module_names
-    # a user's file may have the name of a standard module, such as code.py
-    if is_standard and named not in PLAIN and not _is_module_class(named):
-        raise ConfigError(
-            f"{title} is part of Python ({home}); allowed: your own code or that of an installed"
-            " package"
-        )
-    function: Step = named
+    function: Step = found
     return function
 
 
-def resolve_model(target: str) -> Step:
-    """Return the `torch.nn.Module` class, function or method named by `target`.
-
-    Raises ConfigError as `resolve_target` does, and for other classes and objects, which only a
-    call could verify.
-    """
-    named = resolve_target(target)
-    is_function = isinstance(inspect.unwrap(named), FunctionType | MethodType)
-    if _is_module_class(named) or is_function:
-        return named
-    what = "a class" if isinstance(named, type) else f"of type {type(named).__name__}"
-    raise ConfigError(
-        f"{KEY}={target} is {what}; allowed: a torch.nn.Module class, or a function that returns a"
-        " module"
-    )
+def import_submodule(package: Any, name: str) -> None:
+    """Import a module of a package, unless the package is none or has the name already."""
+    if not hasattr(package, "__path__") or hasattr(package, name):
+        return
+    submodule = f"{package.__name__}.{name}"
+    if importlib.util.find_spec(submodule):
+        importlib.import_module(submodule)
 
 
-def _is_module_class(named: Any) -> bool:
-    return isinstance(named, type) and issubclass(named, nn.Module)
-
-
-def _home(function: Any) -> str:
-    """Return the name of the module that defines a callable, even if it was imported from
-    elsewhere."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    home = getattr(function, "__module__", None)
-    if home is None:  # a method written in C: use the module of its object or class
-        kind = type(getattr(function, "__self__", None))
-        home = getattr(function, "__objclass__", kind).__module__
-    return str(home)
-
-
-def _arguments(node: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _instantiate(value) for key, value in node.items() if key != KEY}
-
-
-def _instantiate(node: Any) -> Any:
-    """Return plain values unchanged. For a mapping with a `_target_`, call the target with the
-    other keys."""
-    if isinstance(node, Mapping):
-        arguments = _arguments(node)
-        if KEY not in node:
-            return arguments
-        return resolve_target(str(node[KEY]))(**arguments)
-    if isinstance(node, list | tuple):
-        return [_instantiate(value) for value in node]
-    return node
-
-
-def _from_path(target: str, title: str) -> Any:
-    names = target.split(".")
-    if len(names) < 2 or not all(name.isidentifier() for name in names):
-        raise ConfigError(
-            f"{title} is not an import path; allowed: my_pkg.Net or path/to/file.py:Net"
-        )
-    value: Any = importlib.import_module(names[0])
-    for name in names[1:]:
-        if hasattr(value, "__path__") and not hasattr(value, name):
-            submodule = f"{value.__name__}.{name}"
-            if importlib.util.find_spec(submodule):
-                importlib.import_module(submodule)
-        value = _attribute(title, value, name)
-    return value
-
-
-def _from_file(target: str, title: str) -> Any:
-    file, _, name = target.rpartition(":")
-    if not file.endswith(".py") or not name:
-        raise ConfigError(
-            f"{title} is not a file and a name; allowed: path/to/file.py:Net or my_pkg.Net"
-        )
-    path = Path(file).resolve()
-    if not path.is_file():
-        raise ConfigError(f"{title}: no file {file} in the working directory {Path.cwd()}")
-    value: Any = module_of(path)
-    for part in name.split("."):
-        value = _attribute(title, value, part)
-    return value
-
-
-def _not_imported(target: str, error: Exception) -> str:
+def why_not_imported(target: str, error: Exception) -> str:
     """Return why importing failed, as a text to append to the target."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return f": importing it raised {describe(error)}"
@@ -242,17 +159,21 @@ def _not_imported(target: str, error: Exception) -> str:
     if package in LIBRARIES:
         return f' needs {package}, which is not installed; fix: pip install "effbench[models]"'
     if target.startswith(error.name):
-        return f": no module named {error.name} in the working directory or the environment"
+        return (
+            f": no module named {error.name} in the working directory or the environment; allowed:"
+            " my_pkg.Net or path/to/file.py:Net"
+        )
     return f": it imports {error.name}, which is not installed"
 
 
-def _attribute(title: str, owner: Any, name: str) -> Any:
-    if hasattr(owner, name):
-        return getattr(owner, name)
-    where = getattr(owner, "__name__", type(owner).__name__)
-    if where.startswith(FILE):
-        where = Path(owner.__file__).name
-    public = [key for key in dir(owner) if not key.startswith("_")]
-    raise ConfigError(
-        f"{title}: {where} has no {name}{suggest(name, public, cutoff=0.6, before='; ')}"
-    )
+def instantiate(node: Any) -> Any:
+    """Return plain values unchanged. For a mapping with a `_target_`, call the target with the
+    other keys."""
+    if isinstance(node, list | tuple):
+        return [instantiate(value) for value in node]
+    if not isinstance(node, Mapping):
+        return node
+    arguments = {key: instantiate(value) for key, value in node.items() if key != KEY}
+    if KEY not in node:
+        return arguments
+    return resolve_target(str(node[KEY]))(**arguments)

@@ -21,8 +21,8 @@ from effbench.core.errors import ConfigError, suggest
 from effbench.core.message import PROBE_PHASE, ProbedGpu, ProbeRequest
 from effbench.measure.gpu import Nvml
 from effbench.models import libraries
-from effbench.models.build import resolve_model, resolve_target
-from effbench.models.signature import class_mismatch
+from effbench.models.build import resolve_target
+from effbench.models.signature import mismatch
 from effbench.modes.base import Mode
 from effbench.worker.tasks import Json, SayPhase
 
@@ -99,14 +99,14 @@ class Targets:
         self, target: str, names: Iterable[str], inputs: Iterable[Mapping[str, bool]]
     ) -> None:
         """Check a model, the names of its arguments, and the ways in which inputs are passed."""
-        model = self.resolve(target, resolve_model)
+        model = self.resolve(target)
         if model is None:
             return
         known = names_of(model)
         if known is not None:
             self.errors += [unknown(target, name, known) for name in names if name not in known]
         for passed in inputs:
-            reason = class_mismatch(model, passed)
+            reason = mismatch(model, passed)
             if reason is not None:
                 self.errors.append(f"{target}: {reason}")
 

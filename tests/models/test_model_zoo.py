@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_leaves
 
 from effbench.models import libraries
 from effbench.models.build import resolve_target
-from effbench.models.signature import class_mismatch
+from effbench.models.signature import mismatch
 from effbench.models.spec import parse_inputs
 
 BS = 2
@@ -65,7 +65,7 @@ def test_a_yaml_is_complete_and_tested(name):
     # below and in test_micro.py; "resnet50" and "-7b-" are tested networks with more layers
     assert name.replace("-7b-", "-1b-") in {*SMALL, *OF_EXPERIMENTS, "resnet50"}
     passed = {name: spec.keyword for name, spec in parse_inputs(node["inputs"]).items()}
-    assert class_mismatch(resolve_target(node["module"]["_target_"]), passed) is None
+    assert mismatch(resolve_target(node["module"]["_target_"]), passed) is None
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -112,18 +112,6 @@ def test_all_calls_but_the_first_have_one_context(numerics, first, others):
     assert set(SEEN[1:]) == {others}
 
 
-def make_jac():
-    return Jac()
-
-
-def test_inputs_of_a_module_that_a_function_makes_are_checked_once_it_is_built():
-    cell = cell_of(make_jac)
-    cell.model["inputs"].append({"name": "mask", "shape": [8]})
-    result = run_trial(cell, PROTOCOL)
-    assert result.status == "error"
-    assert result.reason.startswith("in build: model.inputs does not fit forward: too many")
-
-
 def test_an_error_about_gradients_is_not_the_reason_if_there_is_another():
     errors = iter([ValueError("bad shape"), RuntimeError("does not require grad")])
 
