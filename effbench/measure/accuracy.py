@@ -101,15 +101,12 @@ def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
 
 def copy_of(tensor: Tensor) -> Tensor:
     """Return a copy without gradients. Raises Incomparable for a tensor that is not dense."""
-    if tensor.is_nested:
-        kind = "nested"
-    elif tensor.layout is torch.strided:
-        return tensor.detach().clone()
-    else:
-        kind = str(tensor.layout).removeprefix("torch.")
-    raise Incomparable(
-        f"the output contains a {kind} tensor, which cannot be compared; return dense tensors"
-    )
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        raise Incomparable(
+            "the output contains a nested or sparse tensor, which cannot be compared; return dense"
+            " tensors"
+        )
+    return tensor.detach().clone()
 
 
 def items(output: Any) -> Iterable[tuple[Any, Any]]:

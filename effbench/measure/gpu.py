@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +28,6 @@ CLOCKS_EVENTS = {
 }
 MEMORY_V2 = 0x02000028  # nvmlMemory_v2, which reports the driver's own reserve separately
 SM_CLOCK, MEMORY_CLOCK = 1, 2  # nvmlClockType_t
-#: Prefixes of UUIDs, which torch does not distinguish.
-PREFIXES = ("GPU-", "MIG-")
 #: Pauses before NVML is asked again, because it may be unavailable for a moment.
 PAUSES_S = (0.05, 0.2, 0.0)
 
@@ -45,22 +44,16 @@ class GpuState:
 
 
 class Nvml:
-    """NVML of this machine. Queries return None if the driver does not support them. `error`: why
-    NVML is missing."""
+    """NVML of this machine. Queries return None without it, or if the driver does not support
+    them."""
 
     def __init__(self) -> None:
         self.module: Any = None
-        self.error: str | None = None
-        try:
+        with suppress(Exception):  # no binding, or an error of the binding: no driver
             import pynvml
-        except ImportError as error:
-            self.error = str(error)
-            return
-        try:
+
             pynvml.nvmlInit()
             self.module = pynvml
-        except pynvml.NVMLError as error:
-            self.error = str(error)
 
     def ask(self, function: str, *args: Any) -> Any:
         if self.module is None:
@@ -72,16 +65,13 @@ class Nvml:
             return None
 
     def handle(self, uuid: str) -> Any:
-        """Return the handle of the GPU or MIG instance with this UUID, which may lack its prefix;
-        None if unknown."""
-        number = uuid
-        for prefix in PREFIXES:
-            number = number.removeprefix(prefix)
-        for prefix in PREFIXES:
-            handle = self.ask("nvmlDeviceGetHandleByUUID", prefix + number)
-            if handle is not None:
-                return handle
-        return None
+        """Return the handle of the GPU or MIG instance with this UUID, whose prefix torch does not
+        distinguish; None if unknown."""
+        number = uuid.removeprefix("GPU-").removeprefix("MIG-")
+        handle = self.ask("nvmlDeviceGetHandleByUUID", f"GPU-{number}")
+        if handle is None:
+            handle = self.ask("nvmlDeviceGetHandleByUUID", f"MIG-{number}")
+        return handle
 
 
 @dataclass
@@ -122,16 +112,13 @@ class Gpu:
 
     def read(self) -> GpuState:
         """Return the state now, with the names of the clocks events."""
-        power_w = None
         power_mw = self.ask("nvmlDeviceGetPowerUsage")
-        if power_mw is not None:
-            power_w = power_mw / 1000
         bits = self.clocks_events() or 0
         return GpuState(
             sm_clock_mhz=self.ask("nvmlDeviceGetClockInfo", SM_CLOCK),
             memory_clock_mhz=self.ask("nvmlDeviceGetClockInfo", MEMORY_CLOCK),
             temperature_c=self.ask("nvmlDeviceGetTemperature", 0),
-            power_w=power_w,
+            power_w=None if power_mw is None else power_mw / 1000,
             clocks_event_reasons=[name for bit, name in CLOCKS_EVENTS.items() if bits & bit],
         )
 
@@ -139,17 +126,13 @@ class Gpu:
         """Return the device memory used by all processes, without the driver's reserve; None if
         unknown."""
         memory = self.ask("nvmlDeviceGetMemoryInfo", MEMORY_V2)
-        if memory is None:
-            return None
-        return int(memory.used)
+        return None if memory is None else int(memory.used)
 
     def utilization(self) -> int | None:
         """Return the percentage of the driver's last sampling interval in which any kernel ran;
         None if unknown."""
         rates = self.ask("nvmlDeviceGetUtilizationRates")
-        if rates is None:
-            return None
-        return int(rates.gpu)
+        return None if rates is None else int(rates.gpu)
 
     def processes(self) -> dict[int, int | None] | None:
         """Return pid -> bytes of the processes that compute on this GPU. Return None if this

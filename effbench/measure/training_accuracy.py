@@ -11,7 +11,7 @@ outside the mode, for the mode's gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -59,16 +59,15 @@ class Trajectory:
         }
 
     def not_finite(self) -> str | None:
-        """Return which loss or gradient of eager's steps is not finite, or None."""
-        last = len(self.losses)
-        gradients = {1: self.first, last: self.last}
+        """Return which loss or gradient is not finite, or None."""
+        gradients = {1: self.first, len(self.losses): self.last}
         for number, loss in enumerate(self.losses, 1):
-            advice = "; if training diverged, choose a smaller training.lr" if number > 1 else ""
-            if not math.isfinite(loss):
-                return f"eager's loss is {loss:g} in step {number}{advice}"
-            name = accuracy.not_finite(dict(gradients.get(number, {})))
-            if name is not None:
-                return f"eager's gradient of {name} is not finite in step {number}{advice}"
+            values = {"the loss": torch.tensor(loss)}
+            for name, value in gradients.get(number, {}).items():
+                values[f"the gradient of {name}"] = value
+            title = accuracy.not_finite(values)
+            if title is not None:
+                return f"{title} is not finite in step {number}"
         return None
 
 
@@ -104,11 +103,9 @@ class TrainingComparison:
 
     def wrong(self) -> str | None:
         """Return what is wrong regardless of a float64 reference, or None."""
-        for number, loss in enumerate(self.ours.losses, 1):
-            if not math.isfinite(loss):
-                return f"the loss is {loss:g} in step {number}"
         return (
-            self.missing_gradient()
+            self.ours.not_finite()
+            or self.missing_gradient()
             or self.wrong_update()
             or next(self.losses_beyond(FAR * self.tolerance), None)
         )
@@ -167,7 +164,7 @@ class TrainingComparison:
         before = real(self.initial[name])
         expected = real(wanted) - before
         moved = real(of.parameters[name]) - before
-        return ratio((moved - expected).norm().item(), expected.norm().item())
+        return ratio(norm([moved - expected]), norm([expected]))
 
     # --- float64
 
@@ -254,22 +251,20 @@ def real(values: Tensor) -> Tensor:
     return accuracy.as_real(values).double()
 
 
+def norm(tensors: Iterable[Tensor]) -> float:
+    """Return the Euclidean norm of all values of these tensors."""
+    return math.sqrt(sum(float(real(values).square().sum()) for values in tensors))
+
+
 def joint_error(values: Named, reference: Named) -> float:
     """Return ‖values - reference‖ ÷ ‖reference‖ over all tensors that both have."""
-    difference = scale = 0.0
-    for name in values.keys() & reference.keys():
-        theirs = real(reference[name])
-        difference += float((real(values[name]) - theirs).square().sum())
-        scale += float(theirs.square().sum())
-    return ratio(math.sqrt(difference), math.sqrt(scale))
+    names = [name for name in values if name in reference]
+    differences = (real(values[name]) - real(reference[name]) for name in names)
+    return ratio(norm(differences), norm(reference[name] for name in names))
 
 
 def joint_rms(values: Named) -> float:
     """Return the root mean square over all tensors of floats."""
-    squares = 0.0
-    count = 0
-    for value in values.values():
-        if accuracy.is_inexact(value):
-            squares += float(real(value).square().sum())
-            count += real(value).numel()
-    return math.sqrt(squares / max(count, 1))
+    floats = [value for value in values.values() if accuracy.is_inexact(value)]
+    count = sum(real(value).numel() for value in floats)
+    return norm(floats) / math.sqrt(max(count, 1))

@@ -52,11 +52,13 @@ def refuse_unmet(needs: Sequence[str], device: torch.device, name: str) -> None:
     """Raise UnsupportedError if the machine lacks one of the needs of the check `name`."""
     if CUDA in needs and device.type != "cuda":
         raise UnsupportedError(f"{name} needs CUDA, but this runs on {device.type}")
-    compiling = {COMPILER: device, CPP_COMPILER: torch.device("cpu")}
-    for need in compiling.keys() & set(needs):
-        reason = needs_compiler(compiling[need])
-        if reason:
-            raise UnsupportedError(reason)
+    reason = None
+    if COMPILER in needs:
+        reason = needs_compiler(device)
+    if CPP_COMPILER in needs:
+        reason = reason or needs_compiler(torch.device("cpu"))
+    if reason:
+        raise UnsupportedError(reason)
 
 
 def compile_sample(device: torch.device) -> dict[str, Any]:
@@ -80,11 +82,9 @@ def plain_facts(facts: Any) -> dict[str, Any]:
     represent."""
     if not isinstance(facts, dict):
         raise TypeError(f"a check must return a dict of facts, got {type(facts).__name__}")
-    plain: dict[str, Any] = {}
-    for name, value in facts.items():
-        try:
-            plain |= json.loads(json.dumps({name: value}, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            # not a line of Python's encoder
-            raise TypeError(f"fact {name!r} is not plain JSON: {error}") from None
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(facts, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        # not a line of Python's encoder
+        raise TypeError(f"the facts are not plain JSON: {error}") from None
     return plain

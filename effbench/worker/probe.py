@@ -120,11 +120,10 @@ class Targets:
         constructor = self.resolve(mode["_target_"])
         if self.errors:
             return None
-        names = names_of(constructor)
-        reason = invalid_mode(mode, constructor, names)
+        reason = invalid_mode(mode, constructor)
         if reason is not None:
             self.errors.append(reason)
-        return names
+        return names_of(constructor)
 
 
 def unknown(target: str, name: str, known: Sequence[str]) -> str:
@@ -147,20 +146,12 @@ def names_of(constructor: Callable[..., Any]) -> list[str] | None:
     return list(parameters)
 
 
-def invalid_mode(
-    mode: dict[str, Any], constructor: Callable[..., Any], names: list[str] | None
-) -> str | None:
+def invalid_mode(mode: dict[str, Any], constructor: Callable[..., Any]) -> str | None:
     """Return what is wrong with a mode or its settings' values, or None. Unknown settings are
     reported elsewhere."""
-    given = mode_settings(mode)
     name = mode["name"]
-    if inspect.isabstract(constructor):
-        kind = constructor.__name__
-        return f"mode {name}: {kind} needs a method prepare(self, module, args, kwargs)"
-    if names is not None and not set(given) <= set(names):
-        return None
     try:
-        made = constructor(**given)
+        made = constructor(**mode_settings(mode))
     except ConfigError as error:
         return f"mode {name}: {error}"
     except Exception:  # the cell reports any other exception of a user's constructor

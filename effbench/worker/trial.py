@@ -273,6 +273,7 @@ class RunningTrial(TrialContext):
             measured = self.time_duet(self.request.duet, timer)
             if measured is not None:
                 return measured
+            self.warm_up()  # it has waited, or a graph was compiled
         measured = self.time_alone()
         if self.compiled is None:
             return measured
@@ -297,7 +298,6 @@ class RunningTrial(TrialContext):
         timed alone."""
         timings = self.timings
         duet = DuetMember(self, request, timer)
-        result = None
         try:
             with self.phase("warmup"):
                 duet.prepare(timings.recent_ms, timings.has_period)
@@ -315,13 +315,8 @@ class RunningTrial(TrialContext):
         self.trial.extra[DUET] = {"leads": request.leads}
         if why_alone is not None:
             self.trial.extra[DUET][ALONE] = why_alone
-        elif result is not None:
-            return timings.result_of_duet(result, duet)
-        compiled = duet.compilation.compiled()
-        if compiled is not None:
-            self.trial.extra["timed_again"] = compiled
-            self.warm_up()
-        return None
+            return None
+        return timings.result_of_duet(result, duet)
 
     # --- facts
 
@@ -411,9 +406,6 @@ class RunningTrial(TrialContext):
             raise Ended(Status.INCORRECT, self.wrong)
         if self.compiled:
             raise Ended(Status.DEGRADED, f"{self.compiled}, twice: the times include compiling")
-        if observer.parts:
-            parts = {"all": observer.parts, "captured": observer.captured}
-            self.trial.extra["cudagraph_parts"] = parts
         reason = (
             self.prepared.degraded
             or self.workload.degraded

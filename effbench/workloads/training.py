@@ -266,7 +266,8 @@ class TrainingSteps(Workload):
         self.reference = self.follow(self.step_over(self.module))
         reason = self.reference.not_finite()
         if reason is not None:
-            raise Ended(Status.INCORRECT, reason)
+            advice = "if training diverged, choose a smaller training.lr"
+            raise Ended(Status.INCORRECT, f"in eager, {reason}; {advice}")
         for name, value in self.module.named_parameters():
             if value.requires_grad and value is not self.parameters.get(name):
                 raise Ended(

@@ -133,8 +133,11 @@ def test_plain_values(out, ref, is_right):
     ("make", "words"),
     [
         (object, "the type object"),
-        (ZERO.to_sparse, "a sparse_coo tensor"),
-        (lambda: torch.nested.nested_tensor([ZERO, ZERO], layout=torch.jagged), "a nested"),
+        (ZERO.to_sparse, "a nested or sparse tensor"),
+        (
+            lambda: torch.nested.nested_tensor([ZERO, ZERO], layout=torch.jagged),
+            "a nested or sparse tensor",
+        ),
     ],
     ids=["object", "sparse", "nested"],
 )

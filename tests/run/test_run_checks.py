@@ -55,7 +55,7 @@ def test_the_facts_of_a_check():
     [
         ("unsupported", Status.UNSUPPORTED, "it needs CUDA"),
         ("wrong", Status.ERROR, "ValueError: first line"),
-        ("gives_a_tensor", Status.ERROR, "TypeError: fact 'fact' is not plain JSON: "),
+        ("gives_a_tensor", Status.ERROR, "TypeError: the facts are not plain JSON: "),
         ("gives_nothing", Status.ERROR, "TypeError: a check must return a dict of facts"),
         ("no_such", Status.ERROR, "ConfigError: _target_=test_run_checks.no_such: test_run_checks"),
     ],

@@ -370,10 +370,6 @@ def test_what_a_mode_cannot_run(phase, sizes, expected):
             "torch.nn.Linear: model.inputs does not fit forward: too many positional arguments",
         ),
         (
-            {"mode": {**EAGER, "_target_": "effbench.modes.base.Mode"}},
-            "mode eager: Mode needs a method prepare",
-        ),
-        (
             {"mode": {**EAGER, "_target_": "torch.nn.Identity"}},
             "mode eager: derive Identity from effbench",
         ),
