@@ -78,8 +78,8 @@ def clone(inputs: Any) -> Any:
 
 
 def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
-    """Return the parts of an output; `copy`: with tensors cloned, so that the next call cannot
-    overwrite them, and without their gradients.
+    """Return the parts of an output by names like `output[0]['logits']`. `copy`: with tensors
+    cloned, so that the next call cannot overwrite them, and without their gradients.
 
     Tuples equal lists, because compiled and exported modules may convert them. Raises Incomparable
     for unknown types and copies of tensors that are not dense.
@@ -88,14 +88,9 @@ def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
         return {name: copy_of(output) if copy else output}
     if isinstance(output, PLAIN) and not isinstance(output, torch.Size):  # a size is a tuple
         return {name: output}
-    prefix = "output " if name == "output" else f"{name}."
     named: Parts = {}
     for key, value in items(output):
-        for inner, part in parts(value, f"{prefix}{key}", copy).items():
-            unique = inner
-            while unique in named:  # {"a.b": x, "a": {"b": y}}, or {1: x, "1": y}
-                unique += "'"
-            named[unique] = part
+        named |= parts(value, f"{name}[{key!r}]", copy)
     return named
 
 

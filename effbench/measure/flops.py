@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,8 +10,6 @@ from torch import nn
 
 from effbench.measure.gradients import outside_inference_mode
 from effbench.models.inputs import Args, Kwargs
-
-Shape = Sequence[int]
 
 
 def count(module: nn.Module, args: Args, kwargs: Kwargs) -> int:
@@ -31,35 +29,8 @@ def count_call(call: Callable[[], Any]) -> int:
     call's operators."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    counter = FlopCounterMode(display=False, custom_mapping=attention_formulas())
+    counter = FlopCounterMode(display=False)
     with counter:
         call()
     flops: int = counter.get_total_flops()
     return flops
-
-
-def attention_formulas() -> dict[Any, Callable[..., int]]:
-    """Return torch's formulas of attention for any number of key and value heads: those of torch
-    2.11 refuse fewer heads than the queries have, as in grouped-query attention."""
-    formulas: dict[Any, Callable[..., int]] = {}
-    for kind in ("efficient", "flash", "cudnn"):
-        name = f"_scaled_dot_product_{kind}_attention"
-        formulas[getattr(torch.ops.aten, name)] = attention_flops
-        formulas[getattr(torch.ops.aten, f"{name}_backward")] = attention_backward_flops
-    return formulas
-
-
-def attention_flops(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
-    """Two matrix products: scores and output."""
-    batch, heads, length, width = query
-    scores = batch * heads * length * key[2]
-    return 2 * scores * (width + value[3])
-
-
-def attention_backward_flops(
-    gradient: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any
-) -> int:
-    """Five matrix products: scores again, and the gradients of scores, values, queries and keys."""
-    batch, heads, length, width = query
-    scores = batch * heads * length * key[2]
-    return 2 * scores * (3 * width + 2 * value[3])

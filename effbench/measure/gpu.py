@@ -103,17 +103,10 @@ class Gpu:
             return None
         return self.nvml.ask(function, self.handle, *args)
 
-    def clocks_events(self) -> int | None:
-        """Return the bits of nvmlClocksEventReasons, or None if unknown."""
-        bits: int | None = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # its name in drivers before 535
-            bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return bits
-
     def read(self) -> GpuState:
         """Return the state now, with the names of the clocks events."""
         power_mw = self.ask("nvmlDeviceGetPowerUsage")
-        bits = self.clocks_events() or 0
+        bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons") or 0
         return GpuState(
             sm_clock_mhz=self.ask("nvmlDeviceGetClockInfo", SM_CLOCK),
             memory_clock_mhz=self.ask("nvmlDeviceGetClockInfo", MEMORY_CLOCK),

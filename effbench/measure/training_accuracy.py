@@ -58,6 +58,14 @@ class Trajectory:
             "buffer {}": self.buffers,
         }
 
+    def by_title(self) -> accuracy.Parts:
+        """Return the tensors that are compared with eager's."""
+        titled = {}
+        for words, tensors in self.compared().items():
+            for name, value in tensors.items():
+                titled[words.format(name)] = value
+        return titled
+
     def not_finite(self) -> str | None:
         """Return which loss or gradient is not finite, or None."""
         gradients = {1: self.first, len(self.losses): self.last}
@@ -110,21 +118,12 @@ class TrainingComparison:
             or next(self.losses_beyond(FAR * self.tolerance), None)
         )
 
-    def doubts(self, device: torch.device) -> Iterator[str]:
-        """Yield what differs from eager's by more than the tolerance. Tensors are compared on
-        `device`."""
-        yield from self.losses_beyond(self.tolerance)
+    def doubt(self, device: torch.device) -> str | None:
+        """Return what differs from eager's by more than the tolerance, or None. Tensors are
+        compared on `device`."""
         comparison = accuracy.Comparison(self.tolerance, device)
-        wanted = self.eager.compared()
-        for words, tensors in self.ours.compared().items():
-            for name, ours in tensors.items():
-                theirs = wanted[words].get(name)
-                if theirs is None:
-                    continue
-                title = words.format(name)
-                verdict = comparison.compare({title: ours}, {title: theirs})
-                if verdict.reason:
-                    yield verdict.reason
+        verdict = comparison.compare(self.ours.by_title(), self.eager.by_title())
+        return next(self.losses_beyond(self.tolerance), None) or verdict.reason
 
     def losses_beyond(self, limit: float) -> Iterator[str]:
         for number, ours in enumerate(self.ours.losses, 1):

@@ -313,23 +313,22 @@ class TrainingSteps(Workload):
             tolerance,
         )
         reason = comparison.wrong()
-        doubts = []
+        doubt = None
         if reason is None:
-            doubts = list(comparison.doubts(self.device))
+            doubt = comparison.doubt(self.device)
         # not even float64 can judge other random numbers
-        is_random = bool(reason or doubts) and self.is_random()
-        by_float64 = bool(doubts) and not is_random
+        is_random = bool(reason or doubt) and self.is_random()
+        by_float64 = bool(doubt) and not is_random
         self.trial.rel_error = comparison.error()
         self.trial.extra["training"] = {
             "steps": len(trajectory.losses),
             "losses": trajectory.losses,
             "judged_by_float64": by_float64,
-            "not_within_tolerance": len(doubts),
         }
         if is_random:
-            reason = (reason or doubts[0]) + RANDOM
-        elif by_float64:
-            reason = self.wrong_in_float64(comparison, doubts[0])
+            reason = f"{reason or doubt}{RANDOM}"
+        elif doubt:
+            reason = self.wrong_in_float64(comparison, doubt)
         if reason:
             raise Ended(Status.INCORRECT, reason)
         self.restore()

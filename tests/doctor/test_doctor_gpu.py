@@ -34,10 +34,6 @@ GIB = 2**30
         ),
         ({MEMORY: SimpleNamespace(used=3 * GIB)}, "3.00 GiB of its memory"),
         ({REASONS: 0x20}, "slowed down now: sw_thermal_slowdown"),
-        (
-            {REASONS: None, "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40},
-            "hw_thermal",
-        ),
     ],
 )
 def test_conditions(machine, changes, words):

@@ -91,8 +91,8 @@ def test_every_tensor_of_a_structure_counts(make):
 @pytest.mark.parametrize(
     ("out", "ref", "words"),
     [
-        ({"a": ZERO}, {"b": ZERO}, "the structure differs from eager's: output a, output b"),
-        ((ZERO, 3), (ZERO, 4), "output 1 is 3, but eager's is 4"),
+        ({"a": ZERO}, {"b": ZERO}, "the structure differs from eager's: output['a'], output['b']"),
+        ((ZERO, 3), (ZERO, 4), "output[1] is 3, but eager's is 4"),
         (
             torch.zeros(4, 1),
             torch.zeros(4),
