@@ -6,8 +6,8 @@ graph?
 In a temporary git repository, a sweep of four models of matrix products becomes the baseline. The
 same sweep runs again (nothing may alarm). Then it runs on a second revision: one model does 5 %
 more products, one raises, and one writes to its input, so that Inductor runs it without a CUDA
-graph. `effbench check --confirm` judges both. Settings apply to every sweep (`executor.gpus=[0]`,
-`device=cpu`). On the CPU there is no graph to lose.
+graph. `effbench check --confirm` judges both. Settings apply to every sweep
+(`device=cpu`). On the CPU there is no graph to lose.
 """
 
 from __future__ import annotations

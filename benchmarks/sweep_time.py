@@ -125,11 +125,14 @@ def began(trial: Trial) -> float:
     return (start.tz_localize(UTC) if start.tzinfo is None else start).timestamp()
 
 
-def measure(db: Path, words: list[str]) -> Measured:
-    """Run a sweep in a process of its own."""
+def measure(db: Path, words: list[str], gpus: int | None = None) -> Measured:
+    """Run a sweep in a process of its own. `gpus`: how many of this machine it uses; None: all."""
+    env = dict(os.environ)
+    if gpus is not None:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpus)))
     start, before = datetime.now(UTC).timestamp(), clocks()
     command = [sys.executable, "-m", "effbench", "-m", *words, f"db={db}", "on_failure=ignore"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env)
     wall_s, cpu_s = clocks() - before
     with Store.open(db) as store:
         trials = store.trials(store.find_sweep("last").id)
@@ -176,7 +179,7 @@ def compare_gpus(folder: Path, args: argparse.Namespace, overrides: list[str]) -
     first = measure(db, words)
     sweeps = {len(first.idle()): first}
     while (count := min(sweeps) // 2) > 0:
-        sweeps[count] = measure(db, [*words, f"executor.gpus=[{','.join(map(str, range(count)))}]"])
+        sweeps[count] = measure(db, words, count)
     for count, sweep in sweeps.items():
         idle = ", ".join(f"{device} {share:.1%}" for device, share in sweep.idle().items())
         again = sum(trial.attempt > 0 for trial in sweep.trials)

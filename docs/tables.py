@@ -205,7 +205,6 @@ SETTING_TYPES = {
     inspected.DictType: "mapping",
     inspected.FloatType: "number",
     inspected.IntType: "integer",
-    inspected.ListType: "list",
     inspected.NoneType: "null",
     inspected.StrType: "text",
 }

@@ -44,7 +44,6 @@ EXAMPLES = {
     "model.config": "model.config.num_labels=10",
     "model.kwargs": "model.kwargs.num_classes=10",
     "executor.sbatch": "executor.sbatch.qos=high",
-    "executor.gpus": "executor.gpus=[0,1]",
     "env": "env.OMP_NUM_THREADS=1",
 }
 #: Similarity from which a name is a misspelled option.
@@ -144,10 +143,6 @@ def expectation(kind: inspect.Type) -> str:
             return str(value)
         case inspect.LiteralType(values=values):
             return f"one of {', '.join(map(str, values))}"
-        case inspect.ListType(item_type=inspect.LiteralType(values=values)):
-            return f"a list of {', '.join(map(str, values))}"
-        case inspect.ListType():
-            return "a list of whole numbers"
         case inspect.DictType():
             return "values by name"
         case inspect.BoolType():
@@ -181,8 +176,6 @@ def example(setting: Setting, kind: inspect.Type, value: Any = None) -> str:
     match first:
         case inspect.LiteralType(values=values):
             valid = nearest(str(value), map(str, values)) or valid or values[0]
-        case inspect.ListType(item_type=inspect.LiteralType(values=values)):
-            valid = [nearest(str(value), map(str, values)) or values[0]]
         case inspect.BoolType():
             valid = not valid
         case inspect.StrType():

@@ -29,8 +29,8 @@ def validate(config: Config, words: Sequence[Word] = ()) -> None:
     # the trial would use another GPU than the locked one
     if "CUDA_VISIBLE_DEVICES" in config.env:
         raise ConfigError(
-            "env.CUDA_VISIBLE_DEVICES: effbench sets it for each trial; select GPUs with"
-            " executor.gpus"
+            "env.CUDA_VISIBLE_DEVICES: effbench sets it for each trial; select GPUs by setting it"
+            " for effbench itself"
         )
     if config.protocol.max_samples < config.protocol.min_samples:
         raise ConfigError("protocol.max_samples must be at least protocol.min_samples")

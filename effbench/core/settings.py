@@ -36,7 +36,6 @@ OneOrMore: TypeAlias = Annotated[float, Meta(ge=1)]
 Calls: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
 Rate: TypeAlias = Annotated[float, Meta(ge=0, le=100_000)]
 LargestSize: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
-Indices: TypeAlias = Annotated[list[Natural], Meta(min_length=1)]
 Names: TypeAlias = dict[str, Any]
 
 
@@ -221,10 +220,6 @@ class Protocol:
 class Executor:
     # where trials run: `local`, or `slurm` for jobs of a cluster
     name: Literal["local", "slurm"] = "local"
-    # `auto`: all visible GPUs; or indices among them, such as [0,1]
-    gpus: Literal["auto"] | Indices = "auto"
-    # CPU cores of trials, divided among the GPUs: `auto`, null (no pinning), `2-7`, [2,3]
-    cores: str | Indices | None = "auto"
     renew_server: bool = True  # on CUDA: a new fork server for each round
     # maximum seconds to wait for a foreign process on the GPU; then the trial is marked
     foreign_wait_s: NotNegative = 30.0
@@ -241,10 +236,6 @@ class Executor:
     time_limit_min: AtLeast1 = 60  # SLURM: minutes after which a job is ended
     # SLURM: further options of sbatch by name, for example {qos: high, mem: 64G, exclusive: true}
     sbatch: Names = field(default_factory=dict)
-    # SLURM: cells per job; null: one job for all cells that differ only in their mode
-    cells_per_job: AtLeast1 | None = None
-    max_jobs: AtLeast1 = 100  # SLURM: maximum number of jobs in the queue at a time
-    job_retries: Natural = 1  # SLURM: how often a trial is repeated after its job was lost
     # SLURM: folder that all nodes share; null: `effbench/jobs` in the cache folder
     job_folder: str | None = None
 

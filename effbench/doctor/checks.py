@@ -199,8 +199,8 @@ def processes(gpu: Gpu) -> Iterator[Finding]:
     yield warning(
         f"{gpu.name}: {what}",
         "other processes take GPU time and memory from every trial",
-        "end them (nvidia-smi on the host lists them), or sweep on other GPUs with"
-        " executor.gpus=[…]",
+        "end them (nvidia-smi on the host lists them), or select other GPUs with"
+        " CUDA_VISIBLE_DEVICES",
     )
 
 

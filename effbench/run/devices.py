@@ -19,15 +19,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, combinations
-from pathlib import Path
 
 from effbench.core.cell import Cell
-from effbench.core.cores import TOPOLOGY, parse_cores, physical_cores
-from effbench.core.errors import ConfigError, WorkerError
+from effbench.core.cores import parse_cores, physical_cores
+from effbench.core.errors import WorkerError
 from effbench.core.message import ProbedGpu
 from effbench.core.settings import Executor
 from effbench.run.interrupts import POLL_S, StoppedError
@@ -40,6 +39,10 @@ SPARE_FROM = 4
 TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 #: Initializes the CUDA driver, without a context, until its standard input ends.
 HOLD_DRIVER = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.stdin.read()"
+
+
+def log_wait(name: str) -> None:
+    LOGGER.info("waiting for %s, which another effbench uses", name)
 
 
 @dataclass(frozen=True)
@@ -74,29 +77,32 @@ class Slot:
         user could own or replace. Processes with another temporary folder or network namespace
         have other locks. Raises WorkerError if the system refuses it.
         """
+        folder = hashlib.sha256(os.fsencode(tempfile.gettempdir())).hexdigest()[:16]
+        lock = None
         try:
-            folder = hashlib.sha256(os.fsencode(tempfile.gettempdir())).hexdigest()[:16]
             lock = socket.socket(socket.AF_UNIX)
-            try:
-                lock.bind(f"\0effbench-{folder}-{self.uuid or 'cpu'}")
-            except OSError:
-                lock.close()
-                raise
+            lock.bind(f"\0effbench-{folder}-{self.uuid or 'cpu'}")
         except OSError as error:
+            if lock is not None:
+                lock.close()
             if error.errno in {errno.EADDRINUSE, *TRANSIENT}:
                 return None
             raise WorkerError(f"cannot lock {self.name}: {error.strerror or error}") from error
         return lock
 
     def lock(
-        self, stop: threading.Event, timeout_s: float = Executor.lock_timeout_s
+        self,
+        stop: threading.Event,
+        timeout_s: float = Executor.lock_timeout_s,
+        on_wait: Callable[[str], None] = log_wait,
     ) -> socket.socket:
-        """Wait until `try_lock` succeeds, and return its lock. Raises StoppedError if `stop` is set
-        first, and WorkerError if the device cannot be locked, or not within `timeout_s`."""
+        """Wait until `try_lock` succeeds, and return its lock. `on_wait`: called with the slot's
+        name if another effbench has it. Raises StoppedError if `stop` is set first, and WorkerError
+        if the device cannot be locked, or not within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         lock = self.try_lock()
         if lock is None:
-            LOGGER.info("waiting for %s, which another effbench uses", self.name)
+            on_wait(self.name)
         while lock is None:
             if stop.wait(POLL_S):
                 raise StoppedError
@@ -121,31 +127,17 @@ def gpu_slot(gpu: ProbedGpu, cores: list[int] | None = None) -> Slot:
     )
 
 
-def slots_of(gpus: Sequence[ProbedGpu], cells: Iterable[Cell], executor: Executor) -> list[Slot]:
-    """Return the GPUs to use, with their cores, and the CPU if needed. Raises ConfigError for
-    unknown GPUs or cores."""
-    if executor.gpus != "auto":
-        gpus = chosen_gpus(executor.gpus, gpus)
+def slots_of(gpus: Sequence[ProbedGpu], cells: Iterable[Cell]) -> list[Slot]:
+    """Return the GPUs with their cores, and the CPU, as far as these cells use them; the CPU if
+    there is no other device."""
     devices = {cell.device for cell in cells}
     slots: list[Slot] = []
     if "cuda" in devices:
-        slots += map(gpu_slot, gpus, share_cores(executor.cores, gpus))
+        slots += map(gpu_slot, gpus, share_cores(gpus))
+    # a CPU cell uses all cores, because its threads are part of the measurement
     if "cpu" in devices or not slots:
-        cores = None
-        # by default a CPU cell uses all cores, because its threads are part of the measurement
-        if executor.cores != "auto":
-            cores = wanted_cores(executor.cores, os.sched_getaffinity(0))
-        slots.append(Slot("CPU", "cpu", cores=cores))
+        slots.append(Slot("CPU", "cpu"))
     return slots
-
-
-def chosen_gpus(wanted: Iterable[int], gpus: Sequence[ProbedGpu]) -> list[ProbedGpu]:
-    """Return the GPUs with these indices, each once. Raises ConfigError for unknown ones."""
-    known = {gpu.index: gpu for gpu in gpus}
-    missing = [index for index in wanted if index not in known]
-    if missing:
-        raise ConfigError(f"executor.gpus names {missing}; visible GPUs: {sorted(known) or 'none'}")
-    return [known[index] for index in dict.fromkeys(wanted)]
 
 
 @contextmanager
@@ -183,45 +175,15 @@ def held_driver(slots: Iterable[Slot]) -> Iterator[None]:
 Core = tuple[int, ...]
 
 
-def wanted_cores(setting: str | list[int] | None, usable: Collection[int]) -> list[int] | None:
-    """Return the cores that `executor.cores` allows, or None for no pinning. Raises ConfigError if
-    it is invalid."""
-    if setting is None:
-        return None
-    if setting == "auto":
-        return sorted(usable)
-    try:
-        wanted = parse_cores(setting) if isinstance(setting, str) else sorted(set(setting))
-    except ValueError:
-        raise ConfigError(
-            f"executor.cores={setting!r}: use auto, null, or cores such as 2-7 or [2,3]"
-        ) from None
-    missing = sorted(set(wanted) - set(usable))
-    if missing or not wanted:
-        raise ConfigError(
-            f"executor.cores names {missing or 'no core'}; usable cores: {sorted(usable)}"
-        )
-    return wanted
-
-
-def share_cores(
-    setting: str | list[int] | None,
-    gpus: Sequence[ProbedGpu],
-    usable: Collection[int] | None = None,
-    topology: Path = TOPOLOGY,
-) -> list[list[int] | None]:
-    """Return the cores for the trials of each GPU; None means no pinning.
+def share_cores(gpus: Sequence[ProbedGpu]) -> list[list[int] | None]:
+    """Return the cores for the trials of each GPU; None, which means no pinning, if there are more
+    GPUs than cores.
 
     GPUs near the same physical cores (on their bus) divide them evenly. If the near cores of two
-    GPUs overlap only in part, all GPUs divide all cores. With `auto`, a GPU with enough cores
-    leaves the first one to the sweep, its fork server and most interrupts.
+    GPUs overlap only in part, all GPUs divide all cores. A GPU with enough cores leaves the first
+    one to the sweep, its fork server and most interrupts.
     """
-    if usable is None:
-        usable = os.sched_getaffinity(0)
-    wanted = wanted_cores(setting, usable)
-    if wanted is None:
-        return [None] * len(gpus)
-    cores = physical_cores(wanted, topology)
+    cores = physical_cores(os.sched_getaffinity(0))
     near = [near_cores(gpu, cores) for gpu in gpus]
     if any(overlap_in_part(first, second) for first, second in combinations(near, 2)):
         near = [cores] * len(gpus)
@@ -230,7 +192,7 @@ def share_cores(
         size = len(shared) // near.count(shared)
         rank = near[:index].count(shared)
         part = shared[rank * size : (rank + 1) * size]
-        if setting == "auto" and len(part) >= SPARE_FROM and part[0] == cores[0]:
+        if len(part) >= SPARE_FROM and part[0] == cores[0]:
             part = part[1:]
         shares.append(sorted(chain(*part)) or None)
     return shares

@@ -20,10 +20,6 @@ from effbench.core.settings import Config, Executor, Protocol, SweepSettings
 from effbench.run.interpreters import HERE, Interpreter
 from effbench.store.sweeps import SweepInfo
 
-#: Key in `Trial.extra` of a trial whose cluster job ended before it.
-LOST = "lost_job"
-
-
 # --- settings ---
 
 
@@ -159,10 +155,10 @@ def trials_left(
 ) -> list[PlannedTrial]:
     """Return the remaining trials, round by round, without those of failed cell runs.
 
-    `history`: the last attempt of each recorded round. A lost trial gets another attempt, and so
-    does a member of a duet whose other member is missing.
+    `history`: the last attempt of each recorded round. A member of a duet whose other member is
+    missing gets another attempt.
     """
-    failed = {run for run, trials in history.items() if has_failed(trials)}
+    failed = {run for run, trials in history.items() if not is_measured(trials)}
     recorded = {(run, trial.round): trial for run, trials in history.items() for trial in trials}
     left: list[PlannedTrial] = []
     for round in range(settings.protocol.rounds):
@@ -199,14 +195,14 @@ def trials_left_of_group(
     for run, trial in recorded.items():
         if trial is None:
             yield PlannedTrial(run, round)
-        elif LOST in trial.extra or is_half:
+        elif is_half:
             yield PlannedTrial(run, round, trial.attempt + 1)
 
 
-def has_failed(trials: Iterable[Trial]) -> bool:
-    """Return whether one of the trials ends its cell's rounds. A lost one does not: its job ended,
-    perhaps for another reason."""
-    return any(LOST not in trial.extra and not trial.status.is_measured for trial in trials)
+def is_measured(trials: Iterable[Trial]) -> bool:
+    """Return whether all these trials have measurements; one without ends the rounds of its
+    cell."""
+    return all(trial.status.is_measured for trial in trials)
 
 
 def is_of_duet(trial: Trial) -> bool:

@@ -18,7 +18,7 @@ from effbench.store import liveness
 from effbench.store.sweeps import SweepInfo
 
 if TYPE_CHECKING:
-    from effbench.run.executors.job import JobReporter
+    from effbench.run.executors.base import TrialStore
     from effbench.run.pool import Pools
     from effbench.run.progress import Progress
     from effbench.store.store import Store
@@ -142,7 +142,7 @@ def interpreters_text(facts: Mapping[str, Facts]) -> str:
 
 
 def recorded_trials(
-    store: Store | JobReporter,
+    store: TrialStore,
     sweep_id: str,
     runs: Sequence[CellRun],
     pools: Pools,

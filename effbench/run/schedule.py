@@ -16,6 +16,7 @@ from effbench.run.plan import (
     PlannedTrial,
     Settings,
     interpreters_of,
+    is_measured,
     is_of_duet,
 )
 from effbench.stats.intervals import enough
@@ -165,10 +166,6 @@ class RoundsNeeded:
         estimates = [estimate(good, "latency_ms"), estimate(good, "period_ms")]
         means = list(filter(None, estimates))
         return bool(means) and all(enough(mean, len(good), target) for mean in means)
-
-
-def is_measured(trials: Iterable[Trial]) -> bool:
-    return all(trial.status.is_measured for trial in trials)
 
 
 def quiet_rounds(trials: Iterable[Trial]) -> set[int]:

@@ -219,7 +219,7 @@ def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> li
     """Return the slots on which the sweep would run; one that stands for all of a cluster."""
     if settings.executor.name == "slurm":
         return [Slot("SLURM", "")]
-    return slots_of(gpus_of(pools), cells, settings.executor)
+    return slots_of(gpus_of(pools), cells)
 
 
 # --- the record of a sweep ---

@@ -99,7 +99,6 @@ def test_refused_before_anything_starts(cli, line, said):
             "model=torchvision model.arch=resnet18 model.module.layers=1",
             "resnet18 itself: model.kwargs.NAME=VALUE",
         ),
-        ("model=tiny executor.gpus=[97]", "executor.gpus names [97]"),
         ("model=tiny device=cuda", "no GPU"),
         ("model=tiny device=cpu,cuda exclude=[{device:cpu}]", "no GPU"),
     ],

@@ -106,7 +106,7 @@ def test_a_request_sets_the_slots_of_the_cache(cell_of, phase, expected):
         ("protocol.max_samples=10", "max_samples must be at least protocol"),
         ("sweep.name=last", "sweep.name=last is reserved"),
         ("sweep.name='confirm:x'", "is reserved"),
-        ("env.CUDA_VISIBLE_DEVICES=1", "select GPUs with executor.gpus"),
+        ("env.CUDA_VISIBLE_DEVICES=1", "setting it for effbench itself"),
         ("mode.name=5", "mode: name is missing or no text; the YAML of a mode requires name"),
         ("phase=training numerics.grad_mode=no_grad", "grad_mode=no_grad: phase=training"),
     ],

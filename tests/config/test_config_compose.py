@@ -36,7 +36,7 @@ def by_hydra(loader, master, words):
         "model=custom model.module._target_=a.B model.inputs.x.shape=[9]",
         "model.module.sizes=[4,5] model.module.sizes.1=6 protocol={rounds:3,load_s:1}",
         "model=lin3 model.inputs.y={shape:[3],low:0} model.inputs.y.low=1",
-        "env={A:1,B:2} executor.gpus=[0,1] db='sqlite:///x.db?a=b' numerics.tf32=true",
+        "env={A:1,B:2} executor.sbatch={qos:a} db='sqlite:///x.db?a=b' numerics.tf32=true",
         "bs=8 +mode.a=${model.module.width} timeout_s=${bs} env.B='x${bs}'",
         "dtype=float16 model.module.depth=${dtype} +model.module.b=${model.module.depth}",
         "timeout_s=${bs} +mode.a=${timeout_s} env.A=${mode.a} bs=7",
@@ -107,8 +107,6 @@ def test_bs_and_what_refers_to_it_follow_the_stream(compose):
         ("+bs=2", "bs", 2),
         ("resume=20261127", "resume", "20261127"),
         ("threads=null", "threads", None),
-        ("executor.cores=2-7", "executor.cores", "2-7"),
-        ("executor.cores=[2,3]", "executor.cores", [2, 3]),
     ],
 )
 def test_values_have_the_types_of_their_settings(compose, word, name, value):

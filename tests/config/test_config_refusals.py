@@ -109,7 +109,6 @@ REFUSED = (
     ("numerics.tf32=maybe", "expected true or false, got 'maybe'. Example: numerics.tf32=true"),
     ("dtype=float31", "bfloat16, float16, float32, float64, got 'float31'. Example: dtype=float32"),
     ("device=gpu", "device: expected one of auto, cpu, cuda, got 'gpu'. Example: device=cuda"),
-    ("executor.gpus=[]", "got []. Example: 'executor.gpus=[0,1]'"),
     ("model.module=3", "expected values by name, got 3. Example: model.module.width=64"),
     ("model.inputs=[16]", "got [16]. Example: 'model.inputs.x.shape=[3,224,224]'"),
     ("env.A=null", "env: expected values by name, got {A:null}."),

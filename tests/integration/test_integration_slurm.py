@@ -1,5 +1,4 @@
-"""A real SLURM cluster of one node: whole sweeps as jobs, which are killed, time out and lose their
-node.
+"""A real SLURM cluster of one node: whole sweeps as jobs, which are killed and cancelled.
 
 The cluster has ports and folders of its own and ends with the tests. They fail without an installed
 SLURM, as they are worth nothing where they are skipped.
@@ -48,7 +47,6 @@ MATRIX = (
     "model.module._target_=mischief.Base,mischief.Waits",
     "model.inputs.x.shape=[4]",
     "protocol.rounds=2",
-    "executor.cells_per_job=2",
 )
 
 
@@ -160,34 +158,23 @@ def waiting(cli, cluster, start_waiting):
         return process
 
     yield start
-    assert cluster.run("squeue", "-h") == ""
+    cluster.wait(lambda: not cluster.run("squeue", "-h"), "a job does not end")
 
 
 @pytest.mark.slow
-def test_a_killed_job_is_repeated(cli, cluster, waiting):
+def test_the_trials_of_a_killed_job_run_when_the_sweep_is_resumed(cli, cluster, waiting):
     process = waiting()
-    (cli.folder / "go").touch()
     os.kill(process.job_pid, signal.SIGKILL)
     out, err = process.communicate(timeout=120)
-    assert (process.returncode, err) == (0, ""), out
-    trials = trials_of(cli.db)
-    assert len(trials) == 5
-    (lost,) = [trial for trial in trials if trial["status"] != "ok"]
-    assert (lost["attempt"], lost["status"]) == (0, "crashed")
-    assert "failed" in lost["reason"]
-    assert lost["extra"]["lost_job"]
-    assert [row[3:] for row in outcomes(cli.db)] == [("ok", 2)] * 2
+    assert process.returncode == 2, out
+    assert "ended before its last trial: FAILED" in err
+    assert [row[3:] for row in outcomes(cli.db)] == [("ok", 2)], "the other job goes on"
+    resume_all(cli, cluster)
 
 
-@pytest.mark.slow
-def test_ctrl_c_cancels_the_jobs(cli, cluster, waiting):
-    process = waiting()
+def resume_all(cli, cluster):
+    """Resume the last sweep, whose trials no longer wait; those that are recorded stay."""
     before = [trial["id"] for trial in trials_of(cli.db)]
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, err) == (130, "")
-    assert "cancelling 1 job" in out
-    assert cluster.run("squeue", "-h") == ""
     (cli.folder / "go").touch()
     done = cli.run("-m", "resume=last", env=cluster.env)
     assert done.code == 0, done
@@ -197,11 +184,20 @@ def test_ctrl_c_cancels_the_jobs(cli, cluster, waiting):
 
 
 @pytest.mark.slow
+def test_ctrl_c_cancels_the_jobs(cli, cluster, waiting):
+    process = waiting()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (130, "")
+    assert "cancelling " in out
+    assert cluster.run("squeue", "-h") == ""
+    resume_all(cli, cluster)
+
+
+@pytest.mark.slow
 def test_kill_9_loses_nothing(cli, cluster, processes):
     """The job runs on; resume commits what it has measured, and measures nothing again."""
-    process = cli.start(
-        "-m", *cli.tiny, "model=tiny", "bs=1,2", *SLURM, "executor.cells_per_job=2", env=cluster.env
-    )
+    process = cli.start("-m", *cli.tiny, "model=tiny", "protocol.rounds=2", *SLURM, env=cluster.env)
     processes.append(process)
     cluster.wait(lambda: cluster.run("squeue", "-h", "-t", "running"), "the job does not run")
     process.kill()

@@ -10,13 +10,11 @@ from unittest.mock import Mock
 import pytest
 
 from effbench.core import processes
-from effbench.core.cell import Cell
-from effbench.core.cores import parse_cores
-from effbench.core.errors import ConfigError, WorkerError
+from effbench.core.cores import parse_cores, physical_cores
+from effbench.core.errors import WorkerError
 from effbench.core.message import ProbedGpu
-from effbench.core.settings import Executor
 from effbench.run import devices
-from effbench.run.devices import Slot, share_cores, wanted_cores
+from effbench.run.devices import Slot, share_cores
 
 ALL = range(16)
 CPU = Slot("CPU", "cpu")
@@ -74,28 +72,27 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
 
 
 @pytest.mark.parametrize(
-    ("siblings", "setting", "near", "usable", "shares"),
+    ("siblings", "near", "usable", "shares"),
     [
-        ([], None, ["0-15"], ALL, [None]),
         # two sockets: each GPU on its own side
         (
             [],
-            "auto",
             ["8-15", "0-7", "8-15"],
             ALL,
             [[8, 9, 10, 11], [*range(1, 8)], [*range(12, 16)]],
         ),
         # near cores that we may not use: any that we may
-        ([], "auto", ["8-15"], range(4), [[1, 2, 3]]),
-        ([], [2, 3, 8, 9], ["0-15", "0-15"], ALL, [[2, 3], [8, 9]]),
+        ([], ["8-15"], range(4), [[1, 2, 3]]),
+        ([], ["0-15", "0-15"], [2, 3, 8, 9], [[2, 3], [8, 9]]),
+        # more GPUs than cores: no pinning
+        ([], ["0", "0"], [0], [None, None]),
         # near cores that overlap in part: all share all
-        ([], "auto", ["", "0-7"], ALL, [list(range(1, 8)), list(range(8, 16))]),
+        ([], ["", "0-7"], ALL, [list(range(1, 8)), list(range(8, 16))]),
         # a physical core serves one GPU; the first core is spared only where a GPU has four
-        (BY_THREAD, "auto", [None], range(8), [[2, 3, 4, 5, 6, 7]]),
+        (BY_THREAD, [None], range(8), [[2, 3, 4, 5, 6, 7]]),
         # two GPUs on each node
         (
             BY_CORE,
-            "auto",
             ["0-1,4-5", "0-1,4-5", "2-3,6-7", "2-3,6-7"],
             range(8),
             [[0, 4], [1, 5], [2, 6], [3, 7]],
@@ -103,30 +100,16 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
     ],
 )
 def test_physical_cores_are_divided_among_the_gpus_near_them(
-    tmp_path, siblings, setting, near, usable, shares
+    monkeypatch, tmp_path, siblings, near, usable, shares
 ):
     for line in siblings:
         for thread in parse_cores(line):
             folder = tmp_path / f"cpu{thread}" / "topology"
             folder.mkdir(parents=True)
             (folder / "thread_siblings_list").write_text(f"{line}\n")
-    assert share_cores(setting, gpus(*near), usable, tmp_path) == shares
-
-
-@pytest.mark.parametrize(
-    ("setting", "reason"),
-    [("17", r"\[17\]"), ("4-2", "4-2"), ([], "no c"), ("1,,2", "use auto")],
-)
-def test_cores_that_are_refused(setting, reason):
-    with pytest.raises(ConfigError, match=reason):
-        wanted_cores(setting, ALL)
-
-
-def test_a_gpu_that_is_named_twice_is_one_slot():
-    """Two slots would wait for each other's lock."""
-    cells = [Cell({"name": "m"}, 1, {"name": "eager"}, "float32", "inference", "cuda")]
-    slots = devices.slots_of(gpus(None, None), cells, Executor(gpus=[1, 1, 0], cores=None))
-    assert [slot.name for slot in slots] == ["GPU 1", "GPU 0"]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(usable))
+    monkeypatch.setattr(devices, "physical_cores", lambda cores: physical_cores(cores, tmp_path))
+    assert share_cores(gpus(*near)) == shares
 
 
 # --- the CUDA driver ---

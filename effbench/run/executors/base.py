@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
+from typing import Any, Protocol
 
+from effbench.core.cell import Environment, Trial
 from effbench.run.duets import StoppingRule
 from effbench.run.interpreters import Interpreter
 from effbench.run.plan import CellRun, PlannedTrial, Settings
 from effbench.run.pool import Pools
 from effbench.run.progress import Progress
+from effbench.store.trials import HostSpeeds
+
+
+class TrialStore(Protocol):
+    """What trials on this machine need of a database; see the methods of Store."""
+
+    def add_environment(self, env: Environment, details: dict[str, Any]) -> object: ...
+
+    def first_rounds(self, sweep_id: str) -> list[int]: ...
+
+    def history(self, sweep_id: str, environment_id: str) -> Mapping[str, list[Trial]]: ...
+
+    def host_speeds(self, environment_id: str) -> HostSpeeds: ...
+
+    def add_trial(self, sweep_id: str, environment_id: str, trial: Trial) -> object: ...
 
 
 @dataclass
@@ -46,4 +63,5 @@ class TrialExecutor(ABC):
 
     @abstractmethod
     def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
-        """Run and record these trials, until all have ended or the sweep is stopped."""
+        """Run and record these trials, until all have ended or the sweep is stopped. Raises
+        WorkerError."""

@@ -1,6 +1,7 @@
-"""The two files of a cluster's job: what it is asked to run, and what has happened (events).
+"""The two files of a cluster's job: what it is asked to run, and its events, which are what a local
+sweep would store.
 
-Both hold messages (see effbench.core.message). `Failed` or `Done` is the last event.
+Both hold messages (see effbench.core.message).
 """
 
 from __future__ import annotations
@@ -11,23 +12,13 @@ from typing import Any, Self, TypeAlias
 
 import msgspec
 
-from effbench.core.cell import Cell, Environment, Trial
+from effbench.core.cell import Environment, Trial
+from effbench.core.errors import WorkerError
 from effbench.core.message import MessageError, decode, encode
-from effbench.run.interpreters import Facts, Interpreter
-from effbench.run.plan import CellRun, PlannedTrial
+from effbench.run.interpreters import Facts
+from effbench.run.plan import CellRun, Settings
 
 REQUEST, EVENTS = "job.json", "events.jsonl"
-
-
-# --- the request ---
-
-
-@dataclass(frozen=True)
-class JobRun:
-    """A cell run in a request. `cell`: its parameters."""
-
-    interpreter: Interpreter
-    cell: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,8 +27,8 @@ class JobRequest:
 
     sweep_id: str
     first_rounds: list[int]
-    settings: dict[str, Any]
-    runs: list[JobRun]
+    settings: Settings
+    runs: list[CellRun]
     history: dict[str, dict[str, list[Trial]]]
 
     def write(self, folder: Path) -> None:
@@ -45,15 +36,7 @@ class JobRequest:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return the request of this folder. Raises MessageError, such as for one that another
-        version of effbench wrote."""
-        try:
-            return msgspec.convert(decode((folder / REQUEST).read_bytes()), cls)
-        except msgspec.ValidationError as error:
-            raise MessageError(str(error)) from error
-
-    def cell_runs(self) -> list[CellRun]:
-        return [CellRun(Cell.from_params(run.cell), run.interpreter) for run in self.runs]
+        return msgspec.convert(decode((folder / REQUEST).read_bytes()), cls)
 
 
 # --- events ---
@@ -67,63 +50,35 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
         return encode(msgspec.to_builtins(self))
 
 
-@dataclass(frozen=True)
-class FoundEnvironment:
-    """An environment on the job's node. `interpreter`: its facts."""
-
+class FoundEnvironment(Event, frozen=True):
     environment: Environment
     details: dict[str, Any]
-    interpreter: Facts
 
 
-class Began(Event, frozen=True):
-    """The job runs on this node. `environments`: by id."""
+class NotedEnvironments(Event, frozen=True):
+    """`facts`: of the interpreter of each environment, by its id."""
 
-    node: str
-    environments: dict[str, FoundEnvironment]
-
-
-class TrialEvent(Event, frozen=True):
-    """Something that happened to a trial. `run`: its number in the request."""
-
-    run: int
-    round: int
-    attempt: int
-
-    def trial_among(self, runs: list[CellRun]) -> PlannedTrial:
-        """Return the trial. `runs`: those of the request."""
-        return PlannedTrial(runs[self.run], self.round, self.attempt)
+    facts: dict[str, Facts]
 
 
-class Started(TrialEvent, frozen=True):
-    slot: str
+class Ended(Event, frozen=True):
+    """A trial has ended."""
 
-
-class Record(TrialEvent, frozen=True):
-    """The trial has ended. `record`: see Trial.to_json."""
-
-    record: dict[str, Any]
-
-
-class Note(Event, frozen=True):
-    text: str
-
-
-class Failed(Event, frozen=True):
-    reason: str
+    environment_id: str
+    trial: Trial
 
 
 class Done(Event, frozen=True):
-    """The job has run all its trials."""
+    """The job has run all its trials. This is its last event."""
 
 
-AnyEvent: TypeAlias = Began | Started | Record | Note | Failed | Done
+AnyEvent: TypeAlias = FoundEnvironment | NotedEnvironments | Ended | Done
 
 
 def event_of(line: bytes) -> AnyEvent:
-    """Return the event of a line. Raises MessageError."""
+    """Return the event of a line. Raises WorkerError."""
     try:
         event: AnyEvent = msgspec.convert(decode(line), AnyEvent)
-    except msgspec.ValidationError as error:
-        raise MessageError(str(error)) from error
+    except (MessageError, msgspec.ValidationError) as error:
+        raise WorkerError(f"a job sent an invalid message: {error}") from error
     return event

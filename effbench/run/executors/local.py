@@ -11,15 +11,14 @@ import os
 import shutil
 import socket
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import WorkerError
@@ -30,16 +29,12 @@ from effbench.run.client import ForkServer, ServerRequest, attempts
 from effbench.run.compile_caches import make_cache_folders, sweep_cache
 from effbench.run.devices import Slot, held_driver, slots_of
 from effbench.run.duets import Meeting, Member, allows_duet
-from effbench.run.executors.base import TrialExecutor
+from effbench.run.executors.base import TrialExecutor, TrialStore
 from effbench.run.interrupts import POLL_S, StoppedError
-from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
+from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of, is_measured, trials_left
 from effbench.run.pool import gpus_of
 from effbench.run.resume import compilation_of, recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue, groups_of
-from effbench.store.store import Store
-
-if TYPE_CHECKING:
-    from effbench.run.executors.job import JobReporter
 
 #: Phases of a trial's wall time that are not overhead.
 PHASES = ("build", "prepare", "check", "warmup", "timing", "profile")
@@ -70,7 +65,8 @@ class TrialAttempt:
 @dataclass
 class LocalExecutor(TrialExecutor):
     """Runs trials in child processes of the pools' fork servers. If a trial cannot be recorded, the
-    sweep stops and `run_trials` raises the same exception.
+    sweep stops and `run_trials` raises the same exception. If it is stopped, trials that run are
+    killed without being recorded.
 
     `open` sets `caches`: the folder of the compile caches; `first_rounds`: of each part of the
     sweep, see `compilation_of`; `history`: the last attempts of the recorded trials, to which
@@ -79,12 +75,11 @@ class LocalExecutor(TrialExecutor):
     undisturbed moment, for which they wait unless the host `is_busy`.
     """
 
-    store: Store | JobReporter
+    store: TrialStore
     slots: Sequence[Slot] = field(default=(), init=False)
     apart: set[CellRun] = field(default_factory=set, init=False)
     unquiet: int = field(default=0, init=False)
     is_busy: bool = field(default=False, init=False)
-    error: BaseException | None = field(default=None, init=False)
 
     @staticmethod
     def check(settings: Settings) -> None:
@@ -92,7 +87,7 @@ class LocalExecutor(TrialExecutor):
 
     def prepare(self, runs: Sequence[CellRun]) -> None:
         self.runs = runs
-        self.slots = slots_of(gpus_of(self.pools), cells_of(runs), self.settings.executor)
+        self.slots = slots_of(gpus_of(self.pools), cells_of(runs))
         self.slot_names = [slot.name for slot in self.slots]
         last_round = 0
         if self.settings.executor.renew_server and any(slot.is_gpu for slot in self.slots):
@@ -123,35 +118,22 @@ class LocalExecutor(TrialExecutor):
         return self.rounds.needed(trials_left(self.runs, self.settings, self.history))
 
     def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
-        with held_driver(self.slots):
-            self.run_on_slots(trials)
-
-    # --- slots ---
-
-    def run_on_slots(self, trials: Sequence[PlannedTrial]) -> None:
-        """Run all trials. Once the sweep is stopped, kill the running ones without recording them,
-        and return."""
         self.queue = TrialQueue(groups_of(trials), {slot.device for slot in self.slots})
-        threads = [
-            threading.Thread(target=self.work, args=(slot,), name=f"effbench-{slot.name}")
-            for slot in self.slots
-        ]
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
+        with held_driver(self.slots), ThreadPoolExecutor(len(self.slots)) as threads:
+            try:
+                workers = [threads.submit(self.work, slot) for slot in self.slots]
                 # in short steps, because signal handlers run only between them
-                while thread.is_alive():
-                    thread.join(POLL_S)
-        # such as too many threads: those that run must not start servers of their own
-        except BaseException:
-            self.stop.set()
-            raise
-        if self.error:
-            raise self.error
+                while wait(workers, POLL_S).not_done:
+                    pass
+            # such as too many threads: those that run must not start servers of their own
+            except BaseException:
+                self.stop.set()
+                raise
+        for worker in workers:
+            worker.result()
 
     def work(self, slot: Slot) -> None:
-        """Run trials of the queue on this slot until it is empty."""
+        """Run trials of the queue on this slot until it is empty. An exception stops the sweep."""
         try:
             while not self.stop.is_set() and not self.queue.is_empty():
                 group = self.queue.take(slot.device)
@@ -162,37 +144,28 @@ class LocalExecutor(TrialExecutor):
                 self.queue.finished(group)
         except StoppedError:
             pass
-        except BaseException as error:
-            self.fail(error)
-
-    def fail(self, error: BaseException) -> None:
-        """Stop the sweep because of this error."""
-        self.error = self.error or error
-        self.stop.set()
+        except BaseException:
+            self.stop.set()
+            raise
 
     def run_group(self, slot: Slot, group: TrialGroup) -> None:
         """Run and record the trials of a round that belong together. Raises StoppedError."""
         if self.is_duet(group):
-            self.record_all(self.run_duet(slot, group), group)
-            return
+            records = self.run_duet(slot, group)
+            if records is not None:
+                self.record_all(records, group)
+                return
         for trial in group.trials:
-            self.record_all({trial: self.run_locked(slot, trial)}, group)
+            with self.lock(slot):
+                record = self.run_trial(slot, trial)
+            if trial.run in self.apart:
+                record.extra[DUET] = {ALONE: NO_ROOM}
+            self.record_all({trial: record}, group)
 
     def lock(self, slot: Slot) -> socket.socket:
         """Return the lock of the slot's device; see `Slot.lock`."""
-        lock = slot.try_lock()
-        if lock is None:
-            self.progress.waiting(slot.name)
-            lock = slot.lock(self.stop, self.settings.executor.lock_timeout_s)
-        return lock
-
-    def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial:
-        """Run the trial under the device's lock and return its record. Raises StoppedError."""
-        with self.lock(slot):
-            record = self.run_trial(slot, trial)
-        if trial.run in self.apart:
-            record.extra[DUET] = {ALONE: NO_ROOM}
-        return record
+        timeout_s = self.settings.executor.lock_timeout_s
+        return slot.lock(self.stop, timeout_s, self.progress.waiting)
 
     # --- duets ---
 
@@ -203,12 +176,12 @@ class LocalExecutor(TrialExecutor):
             return False
         return self.apart.isdisjoint(runs) and all(allows_duet(run.cell) for run in runs)
 
-    def run_duet(self, slot: Slot, group: TrialGroup) -> Mapping[PlannedTrial, Trial]:
+    def run_duet(self, slot: Slot, group: TrialGroup) -> Mapping[PlannedTrial, Trial] | None:
         """Run both trials of the group under the device's lock, the second one once the first one
-        waits for it. Raises StoppedError.
+        waits for it, and return their records. Raises StoppedError.
 
-        A trial that lacks memory, or cannot use the device, while both are alive runs once more
-        alone, and so do all further ones of the group.
+        Return None if a trial lacked memory, or could not use the device, while both were alive:
+        then all trials of these cells run alone.
         """
         first, second = group.trials
         with (
@@ -226,13 +199,10 @@ class LocalExecutor(TrialExecutor):
             )
             leader = self.run_member(slot, first, meeting, leads=True)
             records = {first: leader, second: following.result()}
-        if not meeting.leader_waits or not any(map(may_lack_room, records.values())):
-            return records
-        self.apart.update(trial.run for trial in group.trials)
-        for trial, record in list(records.items()):
-            if may_lack_room(record):
-                self.progress.retried(slot.name, trial, NO_ROOM)
-                records[trial] = self.run_locked(slot, trial)
+        if meeting.leader_waits and any(map(may_lack_room, records.values())):
+            self.apart.update(trial.run for trial in group.trials)
+            self.progress.retried(slot.name, first, NO_ROOM)
+            return None
         return records
 
     def run_member(
@@ -243,7 +213,8 @@ class LocalExecutor(TrialExecutor):
         leads: bool,
     ) -> Trial:
         """Run a trial of a duet, the second one once the first one waits for it, or alone once that
-        has ended; return its record. An exception stops the sweep. Raises StoppedError."""
+        has ended; return its record. An exception stops the sweep, because the other member need
+        not run to its end. Raises StoppedError."""
         while not leads and not self.stop.is_set() and not meeting.can_follow.wait(POLL_S):
             pass
         member = None
@@ -251,10 +222,8 @@ class LocalExecutor(TrialExecutor):
             member = Member(meeting, leads)
         try:
             return self.run_trial(slot, trial, member)
-        except StoppedError:
-            raise
-        except BaseException as error:  # the other member need not run to its end
-            self.fail(error)
+        except BaseException:
+            self.stop.set()
             raise
         finally:
             meeting.end(leads)
@@ -282,7 +251,7 @@ class LocalExecutor(TrialExecutor):
         for is_last in attempts(self.stop):
             try:
                 attempt = self.attempt(slot, trial, member, is_alone)
-            except (WorkerError, OSError, ValueError) as error:
+            except (WorkerError, OSError) as error:
                 if is_last and not trial.run.cell.env:
                     raise
                 record = ended_early(trial, Status.CRASHED, str(error))
@@ -408,16 +377,12 @@ class LocalExecutor(TrialExecutor):
         """Record trials of the group, and drop trials that are no longer needed."""
         for trial, record in records.items():
             self.record(trial, record)
-        for trial, record in records.items():
-            over: list[CellRun] = []
+        for run in [trial.run for trial in group.trials]:
             # a cell that failed once cannot become ok again: the worst status counts
-            if not record.status.is_measured:
-                over = [trial.run]
-            elif self.rounds.is_enough(trial.run):
-                over = [member.run for member in group.trials]
-            for run in over:
+            if not is_measured(self.history[run]) or self.rounds.is_enough(run):
                 self.queue.drop(run)
                 self.progress.dropped(run)
+        for trial, record in records.items():
             self.progress.ended(trial, record)
 
     def record(self, trial: PlannedTrial, record: Trial) -> None:
