@@ -308,7 +308,6 @@ class EffbenchLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
 
     def run(self, jobs_words: Sequence[Sequence[Word]]) -> Sequence[JobReturn]:
         """Run jobs with these overrides."""
-        self.task.command.progress.planning(len(jobs_words), "composing their configurations")
         composer = Composer(self.loader, self.config)
         start = time.monotonic()
         jobs = [Job(words, composer.compose(words)) for words in jobs_words]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from contextlib import suppress
 
 from effbench.core.cell import Cell, Trial
 from effbench.core.printable import between, count, listed
@@ -14,10 +13,9 @@ from effbench.run.devices import Slot
 from effbench.run.plan import CellRun, PlannedTrial, Settings, SweepPlan, trials_left
 from effbench.run.pool import Pools
 from effbench.run.progress import work_text
-from effbench.run.resume import check_same_sweep, recorded_trials
+from effbench.run.resume import recorded_trials, same_sweep
 from effbench.run.schedule import RoundsNeeded
 from effbench.run.sweep import Command, planned_slots
-from effbench.store.connect import EmptyError, NoDatabaseError
 from effbench.store.store import Store
 
 FLAG = "--dry-run"
@@ -42,20 +40,11 @@ def print_plan(
     slots = planned_slots(settings, pools, cells)
     history: dict[CellRun, list[Trial]] = {}
     if settings.resume:
-        # a sweep would create a missing database
-        with suppress(EmptyError, NoDatabaseError), Store.open(settings.db, mode="read") as store:
-            facts = {}
-            if settings.executor.name == "local":
-                facts = {pool.environment_id: key.facts() for key, pool in pools.items()}
-            info = store.find_sweep(settings.resume)
-            check_same_sweep(
-                store,
-                info,
-                settings,
-                plan,
-                facts,
-                progress,
-            )
+        facts = {}
+        if settings.executor.name == "local":
+            facts = {pool.environment_id: key.facts() for key, pool in pools.items()}
+        with Store.open(settings.db, mode="read") as store:
+            info = same_sweep(store, settings, plan, facts, progress)
             history = recorded_trials(store, info.id, runs, pools)
     left = trials_left(runs, settings, history)
     trials = RoundsNeeded(settings, runs, history).needed(left)

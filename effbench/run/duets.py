@@ -168,10 +168,8 @@ def values_of(trials: Iterable[Trial], name: str) -> dict[int, Any]:
 
 
 def misses_compilations(trials: Iterable[Trial], number: int) -> bool:
-    """Return whether the trials use fewer compile caches than this number. The cache of a trial of
-    an older version is unknown."""
-    caches = {trial.compilation for trial in trials}
-    return None not in caches and len(caches) < number
+    """Return whether the trials use fewer compile caches than this number."""
+    return len({trial.compilation for trial in trials}) < number
 
 
 @dataclass(frozen=True)
@@ -197,14 +195,8 @@ class StoppingRule:
         if any(misses_compilations(side, compilations) for side in duets.sides):
             return False
         floors = self.floors.get(duets.after[0].cell_key, {})
-        return all(self.is_known(duets, metric, floor) for metric, floor in floors.items())
-
-    def is_known(self, duets: Duets, metric: str, floor: float) -> bool:
-        """Return whether the ratio of a metric is decided, or a side lacks the metric."""
-        test = duets.test(metric, floor)
-        return test is None or is_decided(
-            test.low,
-            test.high,
-            floor,
-            self.is_gate,
-        )
+        for metric, floor in floors.items():
+            test = duets.test(metric, floor)
+            if test is not None and not is_decided(test.low, test.high, floor, self.is_gate):
+                return False
+        return True

@@ -45,8 +45,7 @@ class Interpreter:
     @property
     def given(self) -> dict[str, str]:
         """The settings that were given, by name; they are also arguments of ForkServer."""
-        values = {"python": self.python, "folder": self.folder}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
     def executable(self) -> str:

@@ -129,14 +129,14 @@ def adapt_modes(
         if mode["name"] == baseline_mode and elsewhere.issuperset(unknown):
             adapted[text] = {key: value for key, value in mode.items() if key not in unknown}
         else:
-            errors += [unknown_setting(mode["name"], name, allowed) for name in unknown]
+            for name in unknown:
+                near = suggest(name, allowed)
+                names = ", ".join(allowed) or "none"
+                errors.append(
+                    f"mode {mode['name']} has no setting {name!r}{near}; allowed: {names}"
+                )
     refuse(errors)
     return adapted
-
-
-def unknown_setting(mode: str, name: str, allowed: Sequence[str]) -> str:
-    near = suggest(name, allowed)
-    return f"mode {mode} has no setting {name!r}{near}; allowed: {', '.join(allowed) or 'none'}"
 
 
 def preload(server: ForkServer, cells: Sequence[Cell]) -> None:

@@ -32,8 +32,6 @@ from effbench.run.plan import (
 )
 
 LOGGER = logging.getLogger(__name__)
-#: Number of cells from which progress is shown before the first trial.
-LARGE = 1000
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.UNSUPPORTED: "dim"}
 
 
@@ -159,17 +157,19 @@ class Progress:
         running."""
         with self.lock:
             passed = timedelta(seconds=round(self.time_left.passed_s()))
-            lines = [" · ".join([f"{self.time_left.percent()} % done in {passed}", *self.left()])]
+            lines = [f"{self.time_left.percent()} % done in {passed}{self.left()}"]
             for trial, status in self.running.items():
                 name = f"{self.round_of(trial)} · {self.names[trial.run]}"
                 lines.append(f"{status.slot}  {name} · {status.phase}")
         return Text("\n".join(map(one_line, lines)), no_wrap=True, overflow="ellipsis")
 
-    def left(self) -> list[str]:
-        """Return the time left as a part of a line; nothing at the end, and before it can be
-        estimated."""
+    def left(self) -> str:
+        """Return the time left as the end of a line; nothing at the end of the sweep, and before it
+        can be estimated."""
         seconds = self.time_left.seconds()
-        return [f"{about(seconds)} left"] if seconds else []
+        if not seconds:
+            return ""
+        return f" · {about(seconds)} left"
 
     def note(self, text: str | Text) -> None:
         """Log a line, and print it unless quiet. If the reader has exited (`| head`), stop
@@ -181,11 +181,6 @@ class Progress:
             self.console.print(text, highlight=False, soft_wrap=True, markup=False)
         except (SystemExit, OSError):  # rich turns a broken pipe into SystemExit
             self.quiet = True
-
-    def planning(self, cells: int, step: str) -> None:
-        """Tell what planning does with a large matrix, because it takes seconds."""
-        if cells >= LARGE:
-            self.note(f"planning {cells:,} cells: {step}")
 
     def round_of(self, trial: PlannedTrial) -> str:
         return f"round {trial.round + 1}/{self.rounds}"
@@ -222,16 +217,15 @@ class Progress:
             self.running.pop(trial, None)
             self.time_left.ended(trial)
             percent = self.time_left.percent()
-            left = [] if self.live else self.left()  # the live status has it
-        words = [f"{percent:>3} %", self.round_of(trial), self.names[trial.run]]
+            left = "" if self.live else self.left()  # the live status has it
+        line = Text(f"{percent:>3} % · {self.round_of(trial)} · {self.names[trial.run]} · ")
         if trial.attempt:
-            words.append(f"attempt {trial.attempt + 1}")
-        result = ", ".join(filter(None, [time_text(record), compile_text(record)]))
-        if result:
-            result = f" {result}"
+            line.append(f"attempt {trial.attempt + 1} · ")
+        line.append(record.status.value, style=STYLES.get(record.status, "red"))
+        figures = ", ".join(filter(None, [time_text(record), compile_text(record)]))
+        if figures:
+            line.append(f" {figures}")
         if record.reason:
-            result += f": {one_line(record.reason)}"
-        style = STYLES.get(record.status, "red")
-        took = [f"took {record.wall_s or 0:.1f} s", *left]
-        line = Text(" · ".join([*words, ""])).append(record.status.value, style=style)
-        self.note(line.append(result).append(" · ".join(["", *took]), style="dim"))
+            line.append(f": {one_line(record.reason)}")
+        line.append(f" · took {record.wall_s or 0:.1f} s{left}", style="dim")
+        self.note(line)

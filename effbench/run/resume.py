@@ -51,21 +51,20 @@ def refusal(sweep: SweepInfo) -> str | None:
 
 def take_up(
     store: Store,
-    info: SweepInfo,
     settings: Settings,
     plan: SweepPlan,
-    facts: dict[str, Facts],
+    facts: Mapping[str, Facts],
     progress: Progress,
-) -> None:
-    """Resume a sweep. `facts`: of the environments. Raises ResumeError if its plan differs, or if
-    it is still running."""
+) -> str:
+    """Resume a sweep and return its id. Raises ResumeError as `same_sweep` does, and if it is still
+    running."""
+    info = same_sweep(store, settings, plan, facts, progress)
     process: Any = info.host.get("process")
     if info.state == "running" and liveness.is_running(process):
         raise ResumeError(
             f"sweep {info.id} is still running in process {process['pid']}; wait for its end,"
             " or end it first"
         )
-    check_same_sweep(store, info, settings, plan, facts, progress)
     rounds = settings.protocol.rounds
     if rounds > info.rounds:
         more = count(rounds - info.rounds, "more round")
@@ -77,24 +76,26 @@ def take_up(
             [*kept, f"{ROUNDS}={rounds}"],
             starts_part=not sweep_cache(settings, info.id).exists(),
         )
-    store.note_environments(info.id, facts)
     store.finish_sweep(info.id, "running")
+    return info.id
 
 
-def check_same_sweep(
+def same_sweep(
     store: Store,
-    info: SweepInfo,
     settings: Settings,
     plan: SweepPlan,
-    facts: dict[str, Facts],
+    facts: Mapping[str, Facts],
     progress: Progress,
-) -> None:
-    """Raise ResumeError if the plan or the interpreters differ from those of the recorded sweep;
-    note what has changed. `facts`: of the environments; empty if they are not known yet."""
+) -> SweepInfo:
+    """Return the sweep to resume, and note what has changed. `facts`: of the environments; empty if
+    they are not known yet. Raises ResumeError if its plan or its interpreters differ."""
+    assert settings.resume is not None
+    info = store.find_sweep(settings.resume)
     for difference in differences(info, store.planned(info.id), settings, plan, facts):
         raise ResumeError(f"sweep {info.id} has {difference}; {HOW_TO_RESUME}")
     for change in changes(info, facts):
         progress.note(change)
+    return info
 
 
 def differences(
@@ -120,13 +121,10 @@ def compared_settings(
     info: SweepInfo, settings: Settings, facts: Mapping[str, Facts]
 ) -> dict[str, tuple[Any, Any]]:
     """Return name -> the recorded and the new value of each setting that may not change."""
-    sweep = settings.sweep
-    pairs: dict[str, tuple[Any, Any]] = {
-        "baseline_mode": (info.baseline_mode, settings.baseline_mode),
-        "sweep.seed": (info.seed, sweep.seed),
-        "sweep.name": (info.name, sweep.name or info.name),
-        "sweep.label": (info.label, sweep.label or info.label),
-    }
+    pairs = {"baseline_mode": (info.baseline_mode, settings.baseline_mode)}
+    for name, value in vars(settings.sweep).items():
+        if value is not None:
+            pairs[f"sweep.{name}"] = (getattr(info, name), value)
     for name, value in vars(settings.protocol).items():
         setting = f"protocol.{name}".removesuffix(".name")
         pairs[setting] = (info.protocol.get(name, value), value)

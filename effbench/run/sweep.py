@@ -35,7 +35,7 @@ from effbench.run.plan import CellRun, Settings, SweepPlan, stored_settings
 from effbench.run.pool import Pools, ServerPool, gpus_of
 from effbench.run.progress import Progress
 from effbench.store import liveness, secrets
-from effbench.store.connect import folder_of, moved
+from effbench.store.connect import folder_of
 from effbench.store.store import Store
 
 
@@ -173,7 +173,6 @@ def open_pools(runs: Sequence[CellRun], settings: Settings, command: Command) ->
     wanted: dict[Interpreter, list[Cell]] = {}
     for run in runs:
         wanted.setdefault(run.interpreter, []).append(run.cell)
-    command.progress.planning(len(runs), "importing their modules and modes")
     pools: dict[Interpreter, ServerPool] = {}
     try:
         for interpreter in wanted:  # all load in parallel
@@ -233,48 +232,30 @@ def ending(
     stop: threading.Event,
 ) -> Iterator[None]:
     """Record how the sweep ended when this context ends, and remove its compile caches if it is
-    complete."""
-    state, failure = "failed", None
-    try:
-        yield
-        state = "interrupted" if stop.is_set() else "completed"
-    except KeyboardInterrupt:  # a second Ctrl-C
-        state = "interrupted"
-        command = resume.resume_command(sweep_id, settings.db, store.name)
-        raise KeyboardInterrupt(f"resume with: {command}") from None
-    except StoreError as error:  # for example a full disk: the sweep can be resumed later
-        state, failure = "interrupted", error
-    finally:
-        if state == "completed" and not settings.executor.keep_cache:
-            shutil.rmtree(sweep_cache(settings, sweep_id), ignore_errors=True)
-        end(store, sweep_id, settings, state, failure)
-
-
-def end(
-    store: Store,
-    sweep_id: str,
-    settings: Settings,
-    state: str,
-    failure: StoreError | None,
-) -> None:
-    """Record how the sweep ended. `failure`: why the database could not store a trial, if so.
-
-    If the database file was moved, deleted or replaced, or anything could not be stored, raise
-    StoreError that says how to go on.
-    """
-    try:
-        store.finish_sweep(sweep_id, state)
-    except StoreError as error:
-        failure = failure or error
+    complete. An interruption, or a StoreError, names the command that resumes it."""
     command = resume.resume_command(sweep_id, settings.db, store.name)
-    if store.is_moved():
+    state = "failed"
+    try:
+        try:
+            yield
+            state = "interrupted" if stop.is_set() else "completed"
+        except (KeyboardInterrupt, StoreError):  # a second Ctrl-C, or for example a full disk
+            state = "interrupted"
+            raise
+        finally:
+            if state == "completed" and not settings.executor.keep_cache:
+                shutil.rmtree(sweep_cache(settings, sweep_id), ignore_errors=True)
+            store.finish_sweep(sweep_id, state)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"resume with: {command}") from None
+    except StoreError as error:
+        if not store.is_moved():
+            raise StoreError(f"{error}\nContinue with: {command}") from error
         store.finish_log()
         raise StoreError(
-            f"{moved(store.name)}. If it was deleted or replaced, its trials are lost:"
-            f" run the sweep again\nIf it was moved, move it back and continue with: {command}"
-        ) from failure
-    if failure is not None:
-        raise StoreError(f"{failure}\nContinue with: {command}") from failure
+            f"{error}. If it was deleted or replaced, its trials are lost: run the sweep again\nIf"
+            f" it was moved, move it back and continue with: {command}"
+        ) from error
 
 
 def begin(
@@ -291,36 +272,28 @@ def begin(
     """
     facts = {key: interpreter.facts() for key, interpreter in environments.items()}
     if command.extended_sweep is not None:
-        store.extend_sweep(command.extended_sweep, plan.cells(), plan.overrides)
-        store.note_environments(command.extended_sweep, facts)
-        return command.extended_sweep
-    if settings.resume is not None:
-        info = store.find_sweep(settings.resume)
-        resume.take_up(
-            store,
-            info,
-            settings,
-            plan,
-            facts,
-            command.progress,
+        sweep_id = command.extended_sweep
+        store.extend_sweep(sweep_id, plan.cells(), plan.overrides)
+    elif settings.resume is not None:
+        sweep_id = resume.take_up(store, settings, plan, facts, command.progress)
+    else:
+        here = Path.cwd()
+        sweep_id = store.begin_sweep(
+            name=settings.sweep.name,
+            label=settings.sweep.label or git_description(here),
+            command=secrets.masked([*command.argv]),
+            overrides=secrets.masked_db([*command.overrides.values()]),
+            protocol=asdict(settings.protocol),
+            baseline_mode=settings.baseline_mode,
+            seed=settings.sweep.seed,
+            git_revision=git_revision(here),
+            host=host_facts() | {"settings": stored_settings(settings)},
+            plan=plan.cells(),
+            rounds=settings.protocol.rounds,
+            cell_overrides=plan.overrides,
         )
-        return info.id
-    command.progress.planning(len(plan.runs), "storing the plan")
-    here = Path.cwd()
-    return store.begin_sweep(
-        name=settings.sweep.name,
-        label=settings.sweep.label or git_description(here),
-        command=secrets.masked([*command.argv]),
-        overrides=secrets.masked_db([*command.overrides.values()]),
-        protocol=asdict(settings.protocol),
-        baseline_mode=settings.baseline_mode,
-        seed=settings.sweep.seed,
-        git_revision=git_revision(here),
-        host=host_facts() | {"environments": facts, "settings": stored_settings(settings)},
-        plan=plan.cells(),
-        rounds=settings.protocol.rounds,
-        cell_overrides=plan.overrides,
-    )
+    store.note_environments(sweep_id, facts)
+    return sweep_id
 
 
 def host_facts() -> Facts:
