@@ -168,8 +168,10 @@ def values_of(trials: Iterable[Trial], name: str) -> dict[int, Any]:
 
 
 def misses_compilations(trials: Iterable[Trial], number: int) -> bool:
-    """Return whether the trials use fewer compile caches than this number."""
-    return len({trial.compilation for trial in trials}) < number
+    """Return whether the trials use fewer compile caches than this number. The cache of a trial of
+    an older version is unknown."""
+    caches = {trial.compilation for trial in trials}
+    return None not in caches and len(caches) < number
 
 
 @dataclass(frozen=True)
