@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import sys
 from collections.abc import Sequence
-from contextlib import closing
 
 from effbench.analysis.advice import QUANTITIES, Question, recommend, rows_at, sweep_with
 from effbench.cli import options
+from effbench.cli.show import how_to_resume
 from effbench.core.errors import UsageError
 from effbench.core.labels import LabelledRow
 from effbench.core.settings import db_option
@@ -17,14 +18,19 @@ from effbench.core.table import as_json
 from effbench.core.terminal import escape
 from effbench.render.advice import Advice, mode_advice
 from effbench.render.tables import rows_of
-from effbench.store.secrets import masked
+from effbench.store.secrets import masked, masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
 HELP = (
-    "Recommend the mode for a model at one batch size: for MODEL by a short sweep, unless this"
-    " machine has stored results of it; without MODEL from a stored sweep."
+    "Recommend the mode for a model at one batch size: for MODEL by a short sweep, without MODEL"
+    " from a stored one."
 )
+#: Separate launches and CUDA graphs of eager's kernels and of Inductor's. Autotuning would take
+#: minutes.
+CANDIDATES = "eager,cuda-graph,default,reduce-overhead,default+graph"
+#: Rounds of a short sweep.
+ROUNDS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,9 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " mode=eager,default dtype=float32",
     )
     options.add_place(mode)
-    mode.add_argument(
-        "--fresh", action="store_true", help="measure MODEL even if there are stored results"
-    )
     mode.add_argument(
         "--sweep",
         metavar="ID|NAME|last",
@@ -86,7 +89,7 @@ def byte_size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    advice = advise_model(args) if args.words or args.fresh else advise_mode(args)
+    advice = advise_model(args) if args.words else advise_mode(args)
     if args.format == "json":
         options.write(as_json(advice.data), args)
         return 0
@@ -125,39 +128,43 @@ def advice_from(
 
 
 def advise_model(args: argparse.Namespace) -> Advice:
-    """Recommend the mode of a model from stored results of this matrix, or after a short sweep."""
-    from effbench.run.client import ForkServer
+    """Recommend the mode of a model after a short sweep."""
+    from effbench.config.launch import hydra_sweep
 
-    with closing(ForkServer()) as server:  # imports torch while Hydra is imported
-        from effbench.config.short_sweep import find
-
-        matrix = matrix_of(args)
-        is_quiet = args.format == "json" or args.out is not None
-        results = find(matrix, server, args.fresh, is_quiet)
-    advice = advice_from(rows_at(results.rows), results.sweep, args, results.is_new)
+    matrix = matrix_of(args)
+    short = ["-m", "sweep.name=advise", "on_failure=ignore"]
+    if not any(word.startswith("protocol=") for word in matrix):
+        short += ["protocol=quick", f"protocol.rounds={ROUNDS}"]
+    is_quiet = args.format == "json" or args.out is not None
+    outcome = hydra_sweep([*short, *matrix], quiet=is_quiet)
+    if outcome is None:
+        raise UsageError("these overrides run no sweep")
+    if outcome.state == "interrupted":
+        print(f"interrupted; {how_to_resume(outcome)}", file=sys.stderr)
+        raise KeyboardInterrupt
+    with Store.open(outcome.db, mode="read") as store:
+        sweep = store.find_sweep(outcome.sweep_id)
+        rows = rows_at(rows_of(store, sweep))
+    advice = advice_from(rows, sweep, args, is_new=True)
     commands = [
         shlex.join(masked(["effbench", "-m", *matrix])),
-        f"effbench report --sweep {results.sweep.id}{db_option(results.database)}",
+        f"effbench report --sweep {sweep.id}{db_option(masked_url(outcome.db))}",
     ]
-    advice.data |= {
-        "measured_at": results.sweep.started_at,
-        "is_new": results.is_new,
-        "commands": commands,
-    }
+    advice.data["commands"] = commands
     advice.lines += [f"full matrix: {commands[0]}", f"report: {commands[1]}"]
     return advice
 
 
 def matrix_of(args: argparse.Namespace) -> list[str]:
-    """Return the overrides of the full matrix. Raises UsageError unless they name one model, and
-    no option that selects stored results is given."""
-    from effbench.config.overrides import key_of
-    from effbench.config.short_sweep import CANDIDATES
+    """Return the overrides of the full matrix. Raises UsageError unless they name one model and
+    sweep nothing but modes, and no option that selects stored results is given."""
+    from effbench.config.overrides import parse
 
     models = [word for word in args.words if "=" not in word and not word.startswith("~")]
-    overrides = [word for word in args.words if word not in models]
-    keys = set(map(key_of, overrides))
-    if len(models) != 1 or "model" in keys or args.sweep or args.model:
+    overrides = [parse(word) for word in args.words if word not in models]
+    keys = {word.key for word in overrides}
+    is_swept = any(word.key != "mode" and word.override.is_sweep_override() for word in overrides)
+    if len(models) != 1 or "model" in keys or args.sweep or args.model or is_swept:
         raise UsageError(
             "advise mode measures one model at one batch size, as in effbench advise mode mlp bs=8;"
             " without MODEL, --sweep SWEEP --model NAME --bs N select stored results"
@@ -167,4 +174,4 @@ def matrix_of(args: argparse.Namespace) -> list[str]:
         matrix.append(f"mode={CANDIDATES}")
     if args.bs:
         matrix.append(f"bs={args.bs}")
-    return [*matrix, *options.place_of(args), *overrides]
+    return [*matrix, *options.place_of(args), *(word.text for word in overrides)]
