@@ -136,16 +136,13 @@ def test_the_x_axis_is_the_swept_number_if_bs_was_not_swept(tmp_path):
 @pytest.mark.parametrize(
     ("value", "low", "high", "tone", "text"),
     [
-        (2.0, 1.9, 2.1, "heat v3 faster", "2.00×"),
-        (2.0, 0.9, 4.4, "heat v3 faster pale", "2.00× n.s."),
-        (2.0, None, None, "heat v3 faster pale", "2.00×"),
-        (20.0, 19.0, 21.0, "heat v9 faster", "20.00× ↑"),
-        (0.1, 0.09, 0.11, "heat v9 slower", "0.10× ↓"),
+        (2.0, 1.9, 2.1, "faster", "2.00×"),
+        (2.0, 0.9, 4.4, "unsure", "2.00× n.s."),
+        (2.0, None, None, "", "2.00×"),
+        (0.1, 0.09, 0.11, "slower", "0.10×"),
     ],
 )
-def test_a_speedup_is_coloured_by_its_size_and_pale_unless_it_is_significant(
-    value, low, high, tone, text
-):
+def test_a_speedup_is_coloured_if_it_is_significant(value, low, high, tone, text):
     bounds = {"speedup_ci_low": low, "speedup_ci_high": high}
     other = make.row(
         mode="default",

@@ -10,7 +10,7 @@ from effbench.render import comparison, reasons, summary
 from effbench.render.data import MOST_CHANGES, Changes, DeviceSweep
 from effbench.render.site.page import Context, Page, PageFolder
 from effbench.render.site.pages import failures
-from effbench.render.site.pages.speedups import SCALE, shown
+from effbench.render.site.pages.speedups import shown
 from effbench.render.tables import SpeedupRow
 
 #: Most rows of the heatmap; the page of speedups has the others.
@@ -20,7 +20,7 @@ MOST_ROWS = 60
 def context(folder: PageFolder) -> Context:
     report = folder.report
     conclusions = [conclusion(held, report.database) for held in report.device_sweeps]
-    return {"conclusions": conclusions, "scale": SCALE, "omitted": report.omitted}
+    return {"conclusions": conclusions, "omitted": report.omitted}
 
 
 def conclusion(device_sweep: DeviceSweep, database: str) -> Context:
@@ -43,7 +43,7 @@ def conclusion(device_sweep: DeviceSweep, database: str) -> Context:
 
 
 def heatmap(device_sweep: DeviceSweep) -> Table:
-    """Return the first rows: coloured speedups of all modes, and why the best mode wins."""
+    """Return the first rows: speedups of all modes, and why the best mode wins."""
     speedups = device_sweep.speedups
     first = dataclasses.replace(speedups, rows=speedups.rows[:MOST_ROWS])
     cell = partial(shown, device_sweep=device_sweep, folder=f"{device_sweep.slug}/", brief=True)

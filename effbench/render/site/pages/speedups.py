@@ -1,9 +1,8 @@
-"""Speedups: a table of model × bs × mode for any metric, coloured by speedup."""
+"""Speedups: a table of model × bs × mode for any metric."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from functools import partial
 
 from effbench.core.metrics import METRICS, SPEEDUPS
@@ -43,8 +42,6 @@ METRIC_NAMES = (
     "rel_error",
     "quantization_error",
 )
-#: Speedups beyond SCALE, or below its inverse, have its colour and an arrow.
-SCALE = 8
 
 
 def context(folder: PageFolder) -> Context:
@@ -64,7 +61,6 @@ def context(folder: PageFolder) -> Context:
         "metrics": metrics,
         "sources": sources,
         "table": speedups,
-        "scale": SCALE,
     }
 
 
@@ -95,58 +91,26 @@ def shown(
     if not figure.row.is_ok:
         return Shown(None, figure.text, "status hatched", link=url, hint=figure.reason or NO_REASON)
     cell = figure.shown
-    if figure.metric in SPEEDUPS:
-        cell = _coloured(figure)
-    text, tone, details = cell.text, cell.tone, cell.sub
+    value, text, tone, details = cell.value, cell.text, cell.tone, cell.sub
+    if figure.is_baseline:  # sorted by its time
+        value = figure.estimate.value
     if figure.wins:
         text = f"★ {text}"
-    if figure.estimate.is_marked:
-        tone += " marked"
-    elif brief:
+    elif figure.value and figure.is_ratio and figure.significant:
+        tone = "faster" if figure.value > 1 else "slower"
+    if brief and not figure.estimate.is_marked:
         details = ""
-    return Shown(cell.value, text, tone, details, url, ", ".join(_hints(figure)))
+    return Shown(value, text, tone, details, url, hint(figure))
 
 
-def _coloured(figure: ModeFigure) -> Shown:
-    """Return a speedup with its colour, and an arrow if it is beyond the scale. The baseline shows
-    its time instead of its speedup of 1, and is sorted by it."""
-    cell = figure.shown._replace(tone=shade(figure))
-    if figure.is_baseline:
-        return cell._replace(value=figure.result.value(figure.estimate.metric))
-    ratio = figure.value or 1.0
-    if ratio > SCALE:
-        return cell._replace(text=f"{cell.text} ↑")
-    if ratio < 1 / SCALE:
-        return cell._replace(text=f"{cell.text} ↓")
-    return cell
-
-
-def _hints(figure: ModeFigure) -> list[str]:
+def hint(figure: ModeFigure) -> str:
     """Return what a reader sees on hover over an ok figure."""
-    hints = [figure.time, count(figure.result.trials, "trial"), figure.reason or ""]
+    texts = [figure.time, count(figure.result.trials, "trial"), figure.reason]
     if figure.interval:
-        hints.insert(0, f"95 % interval {figure.interval}")
+        texts.insert(0, f"95 % interval {figure.interval}")
     if figure.estimate.is_marked:
-        hints.append(f"marked: {figure.estimate.disturbance}")
-    return list(filter(None, hints))
-
-
-def shade(figure: ModeFigure) -> str:
-    """Return the classes that colour a speedup, full from SCALE on and pale unless it is
-    significant."""
-    if figure.is_baseline or not figure.value:
-        return ""
-    power = math.log2(figure.value)
-    level = round(9 * min(1.0, abs(power) / math.log2(SCALE)))
-    direction = "faster"
-    if power < 0:
-        direction = "slower"
-    tone = f"heat v{level} {direction}"
-    if figure.significant is not True:
-        tone += " pale"
-    if figure.wins:
-        tone += " strong"
-    return tone
+        texts.append(f"marked: {figure.estimate.disturbance}")
+    return ", ".join(filter(None, texts))
 
 
 PAGE = Page("speedups", "Speedups", context, scripts=(*GRIDS, "speedups.js"))
