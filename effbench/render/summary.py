@@ -1,7 +1,7 @@
 """Summary of a sweep: its conclusion, figures of each mode over all models, and the machine.
 
 The interval of a mean speedup covers measurement noise. The choice of cells has no interval,
-because cells of one model are not independent; memory and compile time have their range.
+because cells of one model are not independent.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from effbench.core.cell import SEVERITY, Result, Status
 from effbench.core.environments import SOFTWARE
 from effbench.core.labels import LabelledRow, LabelledRows, grouped, mode_order
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
+from effbench.core.printable import count
 from effbench.core.table import Column, Shown, Table
 from effbench.render.colors import glyph_of
 from effbench.render.marks import Estimate
@@ -69,98 +70,59 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
         return f"Only the mode {table.modes[0]} was run: there is nothing to compare it with."
     decided = [row for row in table.rows if row.winners]
     if not decided:
-        return f"No mode wins: {_why_undecided(table.rows)}."
+        return (
+            "No mode wins: at each point fewer than two modes are ok, figures are marked (~), or"
+            " there is one trial of each."
+        )
     by_metric = grouped(decided, attrgetter("metric"))
-    first, *others = [_conclusion(rows, modes) for rows in by_metric.values()]
-    first = first.replace("points", "points (model × batch size)")
-    return " ".join([first, *others])
+    return " ".join(conclusion(rows, modes) for rows in by_metric.values())
 
 
-def _why_undecided(rows: Sequence[SpeedupRow]) -> str:
-    ok = [[figure for figure in row.cells.values() if figure.row.is_ok] for row in rows]
-    compared = [figures for figures in ok if len(figures) > 1]
-    if not compared:
-        return "fewer than two modes are ok at each point"
-    for figures in compared:
-        if all(figure.estimate.is_marked or figure.is_baseline for figure in figures):
-            return "all figures are marked (~)"
-    return "there is one trial of each"
-
-
-def _conclusion(rows: Sequence[SpeedupRow], modes: Sequence[ModeSummary]) -> str:
+def conclusion(rows: Sequence[SpeedupRow], modes: Sequence[ModeSummary]) -> str:
     """Return which mode wins most of the decided rows of a metric, with its mean speedup unless
-    several modes win equally often, or the interval is too wide to quote it."""
-    quantity = rows[0].quantity.capitalize()
-    points = f"{len(rows)} points"
+    the interval is too wide to quote it."""
     wins = Counter(row.winner for row in rows if row.winner)
-    if not wins:
-        return f"{quantity}: no mode wins any of {points}."
-    most = max(wins.values())
-    first = [mode for mode, number in wins.items() if number == most]
-    verb = "wins"
-    if len(first) > 1:
-        verb = "each win"
-    text = f"{quantity}: {' and '.join(first)} {verb} {most} of {points}"
     ties = len(rows) - wins.total()
+    text = f"{rows[0].quantity.capitalize()} at {count(len(rows), 'point')} (model × batch size): "
+    if not wins:
+        return f"{text}no mode wins."
+    ((first, number),) = wins.most_common(1)
+    text += f"{first} wins {number}"
     if ties:
         text += f", with {ties} tied"
-    means = [mode.speedups[rows[0].metric] for mode in modes if mode.mode in first]
-    if len(means) == 1 and is_clear(means[0].low, means[0].high):
-        text += f"; its mean speedup is {means[0].text}"
+    (mean, *_) = [mode.speedups[rows[0].metric] for mode in modes if mode.mode == first]
+    if is_clear(mean.low, mean.high):
+        text += f"; its mean speedup is {mean.text}"
     return f"{text}."
 
 
 # --- each mode over all points ---
 
 
-@dataclass(frozen=True)
-class OverCells(Estimate):
-    """A metric of a mode over its cells. `value`: the geometric mean or median; None without any.
-    `low`, `high`: the 95 % interval of a mean speedup, the range of other metrics. `disturbance`:
-    why a cell is marked. `cells`: number of cells with a value."""
-
-    cells: int = 0
-
-    @property
-    def interval(self) -> str:
-        if self.low is None or self.high is None:
-            return ""
-        metric = METRICS[self.metric]
-        low, high = metric.number(self.low), metric.number(self.high)
-        if low == high:
-            return ""
-        if self.metric in SPEEDUPS:
-            return f"{low}–{high}"
-        return f"range {low} to {high}"
-
-
 def over_cells(
     results: Iterable[Result], metric: str, middle: Callable[[Sequence[float]], float]
-) -> OverCells:
-    """Return the mean or median of a metric with its range. Unknown values and those of 0 are
-    skipped."""
+) -> Estimate:
+    """Return the mean or median of a metric. Unknown values and those of 0 are skipped."""
     known = [result for result in results if result.value(metric)]
     values = [result.value(metric) or 0.0 for result in known]
     if not values:
-        return OverCells(metric, None)
-    why = mark_of(known, metric)
-    return OverCells(metric, middle(values), min(values), max(values), why, len(known))
+        return Estimate(metric, None)
+    return Estimate(metric, middle(values), disturbance=mark_of(known, metric))
 
 
-def mean_speedup(results: Sequence[Result], metric: str) -> OverCells:
+def mean_speedup(results: Sequence[Result], metric: str) -> Estimate:
     """Return the geometric mean of a speedup over ok results of a mode, with a 95 % interval for
     these cells. It requires an interval and at least two trials of each cell. With at least three
     trials it covers 93 to 98.2 %."""
     known = [result for result in results if result.value(metric) is not None]
     if not known:
-        return OverCells(metric, None)
+        return Estimate(metric, None)
     mean_of = mean_of_estimates
     if any(result.hosts for result in results):
         # hosts that were joined are the same in all cells
         mean_of = mean_of_related_estimates
     mean = mean_of([estimate_of(result, metric) for result in known]).interval()
-    why = mark_of(known, metric)
-    return OverCells(metric, mean.value, mean.low, mean.high, why, len(known))
+    return Estimate(metric, mean.value, mean.low, mean.high, mark_of(known, metric))
 
 
 def mark_of(results: Iterable[Result], metric: str) -> str | None:
@@ -191,19 +153,10 @@ class ModeSummary:
     group: str
     ok: int
     total: int
-    speedups: dict[str, OverCells]
-    memory: OverCells
-    compiled: OverCells
+    speedups: dict[str, Estimate]
+    memory: Estimate
+    compiled: Estimate
     not_ok: str
-
-    def shown_speedup(self, metric: str) -> Shown:
-        """Return a mean with its interval, and its number of cells unless all ok cells count."""
-        mean = self.speedups[metric]
-        shown = mean.shown
-        if 0 < mean.cells < self.ok:
-            details = f"{shown.sub}, of {mean.cells}".removeprefix(", ")
-            return shown._replace(sub=details)
-        return shown
 
 
 def by_mode(rows: LabelledRows) -> list[ModeSummary]:
@@ -212,16 +165,15 @@ def by_mode(rows: LabelledRows) -> list[ModeSummary]:
     order = mode_order((row.mode, row.base_mode) for row in rows)
 
     def group(row: LabelledRow) -> tuple[str, str]:
-        if not has_phases:
-            return row.mode, row.where
-        return row.mode, f"{row.result.phase} {row.where}".rstrip()
+        phase = row.result.phase if has_phases else ""
+        return row.mode, f"{phase} {row.where}".strip()
 
-    in_order = sorted(rows, key=lambda row: order.index(row.mode))
     summaries = []
-    for key, of_mode in grouped(in_order, group).items():
+    for (mode, name), of_mode in grouped(rows, group).items():
         ok = [row.result for row in of_mode if row.is_ok]
         summary = ModeSummary(
-            *key,
+            mode,
+            name,
             ok=len(ok),
             total=len(of_mode),
             speedups={metric: mean_speedup(ok, metric) for metric in SPEEDUPS},
@@ -230,12 +182,11 @@ def by_mode(rows: LabelledRows) -> list[ModeSummary]:
             not_ok=not_ok(count_statuses(of_mode)),
         )
         summaries.append(summary)
-    return summaries
+    return sorted(summaries, key=lambda summary: order.index(summary.mode))
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
-    """Return a table of each mode's figures over all cells, with intervals or ranges as second
-    lines."""
+    """Return a table of each mode's figures over all cells, with intervals as second lines."""
 
     def mode_name(mode: ModeSummary) -> Shown:
         return Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode))
@@ -244,18 +195,18 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
         rate = f"{100 * mode.ok // mode.total} %"
         return Shown(mode.ok / mode.total, rate, sub=f"{mode.ok} of {mode.total}")
 
-    def failures(mode: ModeSummary) -> Shown:
-        return Shown(mode.not_ok, mode.not_ok, "status")
+    def mean(mode: ModeSummary, metric: str) -> Shown:
+        return mode.speedups[metric].shown
 
     memory, compiled = attrgetter("memory.shown"), attrgetter("compiled.shown")
     columns = [Column("mode", value=mode_name)]
     for metric in SPEEDUPS:
         title = f"{METRICS[metric].title}, geometric mean"
-        value = partial(ModeSummary.shown_speedup, metric=metric)
+        value = partial(mean, metric=metric)
         columns.append(Column(metric, title, numeric=True, optional=True, value=value))
     columns += [
         Column("pass_rate", "pass rate", numeric=True, value=pass_rate),
-        Column("not_ok", "not ok", optional=True, value=failures),
+        Column("not_ok", "not ok", optional=True, value=attrgetter("not_ok")),
         Column("memory", "memory against baseline", numeric=True, optional=True, value=memory),
         Column("compiled", "compile, cold (median)", numeric=True, optional=True, value=compiled),
     ]

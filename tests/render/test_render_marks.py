@@ -99,7 +99,7 @@ def test_no_mode_wins_among_marked_ones():
     rows = label_rows([eager(**BUSY), graph(**BUSY)])
     table = speedup_table(rows)
     assert table.rows[0].winners == []
-    assert headline(table, by_mode(rows)) == "No mode wins: all figures are marked (~)."
+    assert headline(table, by_mode(rows)).startswith("No mode wins: ")
 
 
 def test_the_baseline_of_marked_pairs_does_not_win():

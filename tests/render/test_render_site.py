@@ -48,7 +48,9 @@ def overview(folder):
 
 def test_the_answer_comes_first(sites):
     html = overview(sites["full"])
-    assert html.index("compile+graph wins 6 of 9") < html.index("Each mode over all models")
+    assert html.index("(model × batch size): compile+graph wins 6") < html.index(
+        "Each mode over all models"
+    )
     assert "is still running" not in html
 
 

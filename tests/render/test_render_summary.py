@@ -37,12 +37,12 @@ def speedup(value, low=None, high=None, **more):
     [
         ([speedup(2.0), speedup(8.0)], "4.00×", ""),
         ([speedup(None, status="error")], "", ""),
-        ([speedup(2.0, 1.9, 2.1)] * 2 + [speedup(None)], "2.00×", "1.94–2.06, of 2"),
+        ([speedup(2.0, 1.9, 2.1)] * 2 + [speedup(None)], "2.00×", "1.94–2.06"),
         ([speedup(0.00133, 0.0012, 0.00147)], "0.0013×", "0.0012–0.0015"),
     ],
 )
 def test_the_text_of_a_mean_speedup(rows, text, details):
-    shown = summary_of(*rows).shown_speedup("speedup")
+    shown = summary_of(*rows).speedups["speedup"].shown
     assert shown.text == text
     assert shown.sub == details
 
@@ -64,19 +64,16 @@ def test_a_mean_has_no_interval_if_a_cell_has_none(low, high, trials):
 
 
 @pytest.mark.parametrize(
-    ("values", "middle", "text", "bounds"),
+    ("values", "middle", "text"),
     [
-        ([0.8333333330, 0.8333333328], geometric_mean, "0.833 s", ""),
-        ([0.5, 1.0, None], geometric_mean, "0.707 s", "range 0.500 to 1.00"),
-        ([2.0, 3.0, 9.0, 4.0, 1.0], median, "3.00 s", "range 1.00 to 9.00"),
-        ([None, 0.0], median, "", ""),
+        ([0.5, 1.0, None], geometric_mean, "0.707 s"),
+        ([2.0, 3.0, 9.0, 4.0, 1.0], median, "3.00 s"),
+        ([None, 0.0], median, ""),
     ],
 )
-def test_figures_over_cells_have_their_range(values, middle, text, bounds):
+def test_figures_over_cells(values, middle, text):
     rows = make.results(make.row(compile_cold_s=value) for value in values)
-    shown = over_cells(rows, "compile_cold_s", middle).shown
-    assert shown.text == text
-    assert shown.sub == bounds
+    assert over_cells(rows, "compile_cold_s", middle).shown.text == text
 
 
 def test_a_pass_rate_is_not_rounded_up():
@@ -103,21 +100,19 @@ FAST |= {"period_ms": 0.03, "period_ci_low_ms": 0.029, "period_ci_high_ms": 0.03
 def test_latency_and_period_each_have_a_winner_and_a_mean():
     rows = [make.row(period_speedup=1.0), make.row(mode="default", latency_ms=0.2, **FAST)]
     assert headline_of(rows) == (
-        "Latency: eager wins 1 of 1 points (model × batch size); its mean speedup is 1.00×. "
-        "Period: default wins 1 of 1 points; its mean speedup is 3.00×."
+        "Latency at 1 point (model × batch size): eager wins 1; its mean speedup is 1.00×. "
+        "Period at 1 point (model × batch size): default wins 1; its mean speedup is 3.00×."
     )
 
 
-def test_modes_that_win_equally_often_and_ties():
+def test_a_winner_and_a_tie():
     tied = make.row(bs=64)
     rows = [
-        *(make.row(), make.row(mode="default", latency_ms=0.2)),
         *(make.row(bs=8), make.row(bs=8, mode="default", latency_ms=0.01)),
         *(tied, make.row(bs=64, mode="default", latency_ms=tied["latency_ms"])),
     ]
-    assert headline_of(rows) == (
-        "Latency: eager and default each win 1 of 3 points (model × batch size), with 1 tied."
-    )
+    start = "Latency at 2 points (model × batch size): default wins 1, with 1 tied"
+    assert headline_of(rows).startswith(start)
 
 
 FAILED = [make.failed("mlp", 1, "eager", "oom", "full"), make.row(mode="default")]
@@ -127,7 +122,7 @@ FAILED = [make.failed("mlp", 1, "eager", "oom", "full"), make.row(mode="default"
     ("rows", "text"),
     [
         ([make.row(trials=1), make.row(mode="default", trials=1)], "one trial"),
-        (FAILED, "fewer than two modes are ok"),
+        (FAILED, "No mode wins: at each point"),
         ([make.row()], "Only the mode eager was run"),
         (FAILED[:1], "No result of this sweep is ok"),
     ],
