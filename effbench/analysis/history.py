@@ -35,7 +35,6 @@ from effbench.stats.changepoints import (
     find_exact,
 )
 from effbench.stats.intervals import Interval
-from effbench.store.decisions import BaselineInfo
 from effbench.store.sides import PastResults
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo, is_rerun
@@ -155,7 +154,6 @@ class History:
     cells: Mapping[str, Cell]
     metrics: list[str]
     tracks: list[Track]
-    baselines: Sequence[BaselineInfo] = ()
     older: int = 0
     changes: list[HistoryChange] = field(default_factory=list)
     states: Counter[str] = field(default_factory=Counter)
@@ -225,7 +223,6 @@ def read(
         metrics,
         limits or read_limits(),
     )
-    history.baselines = store.baselines()
     return history
 
 

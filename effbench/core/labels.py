@@ -201,22 +201,16 @@ def short_label(label: str) -> str:
 
 
 def axis_of(rows: LabelledRows) -> str:
-    """Return the label for the x axis of figures: the rate if all requests arrive at one and
-    several were swept; else `bs`, or the label with the most numbers if only one bs was swept and
-    all rows have a number."""
-    if _count_numbers(rows, _RATE) > 1:  # bs is the largest batch that the server takes
-        return _RATE
+    """Return the label for the x axis of figures: `bs`, or the label with the most numbers if only
+    one bs was swept and all rows have a number."""
     if not rows or len({row.labels["bs"] for row in rows}) > 1:
         return "bs"
-    return max(["bs", *rows[0].labels], key=lambda label: _count_numbers(rows, label))
 
+    def numbers(label: str) -> int:
+        values = {row.number(label) for row in rows}
+        return len(values) if all(map(math.isfinite, values)) else 0
 
-def _count_numbers(rows: LabelledRows, label: str) -> int:
-    """Return how many numbers a label has; 0 if a row has none."""
-    numbers = {row.number(label) for row in rows}
-    if all(map(math.isfinite, numbers)):
-        return len(numbers)
-    return 0
+    return max(["bs", *rows[0].labels], key=numbers)
 
 
 # --- finding the labels ---

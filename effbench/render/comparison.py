@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
+from xml.etree import ElementTree
 
 from effbench.analysis.compare import Compared
 from effbench.analysis.limits import STATUS
@@ -25,7 +26,7 @@ from effbench.analysis.verdicts import (
 )
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS, percent, ratio_text
-from effbench.core.printable import count, listed, one_line
+from effbench.core.printable import count, listed, one_line, printable
 from effbench.core.table import Column, Shown, Table, as_json
 from effbench.core.terminal import Console, escape
 from effbench.render.marks import signed
@@ -188,18 +189,6 @@ def summary_lines(compared: Compared) -> list[str]:
 # --- documents ---
 
 
-@dataclass
-class JUnitTest:
-    """A test in a suite. `failure`: its type; empty if it did not fail. `text`: of the failure."""
-
-    suite: str
-    name: str
-    message: str
-    failure: str = ""
-    text: str = ""
-    is_skipped: bool = False
-
-
 @dataclass(frozen=True)
 class Document:
     """A comparison in one of several formats. `everything`: no row may be omitted."""
@@ -267,24 +256,25 @@ class Document:
         """Return JUnit XML with one suite per cell and one test per metric. Rows that fail the
         check are failures. Ambiguous rows, cells without figures on both sides and unchecked
         hardware are skipped tests with a reason."""
-        from effbench.render.templating import xml  # slow to import
-
         compared = self.compared
         measured = compared.judged | compared.unjudged.keys()
-        tests = []
-        for change in self.compared.changes:
-            test = JUnitTest(change.name, change.metric, sentence(change))
-            if change.gates:
-                test.failure = change.word
-                test.text = heading(compared)
-            else:
+        root = ElementTree.Element("testsuites", name="effbench")
+        for name, changes in grouped(compared.changes, attrgetter("name")).items():
+            suite = ElementTree.SubElement(root, "testsuite", name=printable(name))
+            for change in changes:
+                test = ElementTree.SubElement(suite, "testcase", name=change.metric)
                 is_open = change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING)
-                test.is_skipped = is_open or change.key not in measured
-            tests.append(test)
+                message = sentence(change)
+                if change.gates:
+                    ElementTree.SubElement(test, "failure", type=change.word, message=message)
+                elif is_open or change.key not in measured:
+                    ElementTree.SubElement(test, "skipped", message=message)
         for machine in compared.unchecked:
-            test = JUnitTest(machine, "hardware", f"{machine}: not checked", is_skipped=True)
-            tests.append(test)
-        return xml("junit.xml.j2", tests=tests, suites=grouped(tests, attrgetter("suite")))
+            suite = ElementTree.SubElement(root, "testsuite", name=printable(machine))
+            test = ElementTree.SubElement(suite, "testcase", name="hardware")
+            ElementTree.SubElement(test, "skipped", message=f"{printable(machine)}: not checked")
+        ElementTree.indent(root)
+        return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
     def print(self, console: Console) -> None:
         """Print title, differences, rows, a line for each mode, and the smallest change these

@@ -17,9 +17,8 @@ from effbench.analysis.verdicts import Change, Verdict
 from effbench.core.cell import Result, StoredEnvironment, digest
 from effbench.core.errors import EffbenchError, NothingFoundError
 from effbench.core.labels import LabelledRow, grouped, label_rows
-from effbench.core.settings import DEFAULT_DB, quoted
+from effbench.core.settings import quoted
 from effbench.render.tables import SpeedupTable, rows_of, speedup_table, unmeasured
-from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo, is_rerun, recorded_here_first
 from effbench.store.trials import SampledTrial
@@ -42,13 +41,12 @@ class Changes:
     """Changes of a sweep since an earlier one.
 
     `previous`: the earlier sweep, if any. `compared`: the result of `compare_sweeps`, or None for
-    the reason `why`. `command`: the command that compares the two sweeps.
+    the reason `why`.
     """
 
     previous: SweepInfo | None = None
     compared: Compared | None = None
     why: str = "There is no earlier sweep to compare with."
-    command: str = ""
 
     @property
     def significant(self) -> list[Change]:
@@ -253,12 +251,9 @@ def read_changes(
     before = {info.id: info for info in infos}.get(before_id or "")
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {hardware}.")
-    words = ["effbench", "compare", before.id, sweep.id, "--on", hardware]
-    if after.database not in (None, DEFAULT_DB):
-        words += ["--db", masked_url(str(after.database))]
     selection = CellSelection(on=hardware)
     try:
         compared = compare_sweeps(store, before, sweep, read_limits(), selection)
     except EffbenchError as error:
         return Changes(before, why=str(error))
-    return Changes(before, compared, "", shlex.join(words))
+    return Changes(before, compared)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -21,62 +19,25 @@ from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
 #: texts.
 LABEL, TEXT = 40, 200
 FORMATS = ("markdown", "json", "csv")
-#: Keys of a change in JSON and CSV.
-COLUMNS = (
-    "state",
-    "word",
-    "cell",
-    "cell_key",
-    "place",
-    "metric",
-    "old",
-    "new",
-    "ratio",
-    "low",
-    "high",
-    "before_sweep",
-    "before_label",
-    "before_started_at",
-    "after_sweep",
-    "after_label",
-    "after_started_at",
-    "earliest_sweep",
-    "latest_sweep",
-    "coincides",
-    "reason",
-)
-
 
 # --- texts ---
 
 
 def summary(past: History) -> str:
-    """Return the numbers of short series, changes, judged series, cells and sweeps, on one line."""
+    """Return the numbers of changes, judged series, marked results, cells and sweeps, on one
+    line."""
     if not past.tracks:
         return "no results yet, so no history"
-    texts = []
-    short = past.states["short"]
-    if short:
-        need = f"times need {SHORTEST} sweeps, counters {EXACT_SHORTEST}"
-        texts.append(f"too short to judge: {short} of {past.states.total()} series ({need})")
+    need = f"times need {SHORTEST} sweeps, counters {EXACT_SHORTEST}"
+    sweeps = len({point.at for point in past.points})
+    texts = [
+        f"changes: {len(past.changes)} ({len(past.open_changes)} open)",
+        f"judged series: {past.judged} of {past.states.total()} ({need})",
+    ]
     marked = sum(point.is_marked for point in past.points)
     if marked:
         texts.append(f"left out: times of {count(marked, 'marked result')} (host disturbed)")
-    if past.changes or past.judged:
-        changes = Counter(change.state for change in past.changes)
-        texts.append(f"changes: {changes.total()}{_details(changes)}")
-    if past.judged:
-        judged = {state: past.states[state] for state in ("steady", "changed")}
-        texts.append(f"judged series: {past.judged}{_details(judged)}")
-    sweeps = len({point.at for point in past.points})
     return " · ".join([*texts, f"cells: {len(past.tracks)}", f"sweeps: {sweeps}"])
-
-
-def _details(counts: Mapping[str, int]) -> str:
-    texts = [f"{number} {what}" for what, number in counts.items() if number]
-    if not texts:
-        return ""
-    return f" ({', '.join(texts)})"
 
 
 def lead(past: History) -> str:
@@ -85,11 +46,9 @@ def lead(past: History) -> str:
     if not changes:
         return f"No open change in {past.judged} judged series."
     worst = changes[0]
-    number = count(len(changes), "open change")
-    if len(changes) > 1:
-        number += ". The worst"
     cell, since = past.names[worst.track.cell_key], sweep_text(past, worst.after.at)
-    return one_line(f"{number}: {cell}: {worst.metric} {change_text(worst)} since {since}.")
+    number = count(len(changes), "open change")
+    return one_line(f"{number}. Worst: {cell}: {worst.metric} {change_text(worst)} since {since}.")
 
 
 def sweep_text(past: History, at: int) -> str:
@@ -205,11 +164,11 @@ def render(past: History, how: str) -> str:
     if how == "json":
         return as_json({"summary": summary(past), "states": past.states, "changes": records})
     rows = [row | {"coincides": "; ".join(row["coincides"])} for row in records]
-    return Table([Column(name) for name in COLUMNS], rows).render("csv")
+    return Table([], [], data=rows).render("csv")
 
 
 def record(past: History, change: HistoryChange) -> dict[str, Any]:
-    """Return the exact values of a change by the names of COLUMNS. Sweeps are ids."""
+    """Return the exact values of a change. Sweeps are ids."""
     before, after = past.sweeps[change.before.at], past.sweeps[change.after.at]
     ratio = low = high = None
     if change.ratio is not None:

@@ -67,7 +67,7 @@ class Estimate:
     @property
     def interval(self) -> str:
         """Return `1.25–1.35`; empty without an interval."""
-        if self.low is None or self.high is None:
+        if self.low is None or self.high is None or self.low == self.high:
             return ""
         metric = METRICS[self.metric]
         return f"{metric.number(self.low)}–{metric.number(self.high)}"

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from effbench.core.cell import Result
 from effbench.core.labels import grouped
 from effbench.core.metrics import SPEEDUPS, change_text, percent
-from effbench.core.printable import count
 from effbench.render.tables import SpeedupRow
 from effbench.store.bottleneck import LAUNCH_IDLE
 
@@ -25,7 +24,7 @@ def reason(row: SpeedupRow) -> str:
 
 
 def reason_of(base: Result | None, winners: Sequence[Result], metric: str) -> str:
-    """Return why the first of these modes wins: `launch-bound: 15 launches become one graph`. If
+    """Return why the first of these modes wins: `launch-bound: 15 launches become CUDA graphs`. If
     the baseline is among the winners, or there are none, return its bottleneck; empty if it is not
     ok, was not profiled, or is marked without a winner."""
     if base is None or (base.marked and not winners):
@@ -53,13 +52,8 @@ def effects(before: Result, after: Result) -> list[str]:
     changes = []
     kernels, left = before.kernels or 0, after.kernels or 0
     if kernels > 1 and after.graph_pool_bytes is not None:
-        graphs = "graphs"
-        if after.phase == "inference" and not after.graph_breaks:
-            graphs = "one graph"
-        if is_less(left, kernels):
-            graphs += f" of {count(left, 'kernel')}"
-        changes.append(f"{kernels:,} launches become {graphs}")
-    elif is_less(left, kernels):
+        changes.append(f"{kernels:,} launches become CUDA graphs")
+    if is_less(left, kernels):
         changes.append(f"{kernels:,} kernels become {left:,}")
     busy_ms, left_ms = before.gpu_busy_ms or 0.0, after.gpu_busy_ms or 0.0
     if is_less(left_ms, busy_ms):
@@ -73,26 +67,16 @@ def is_less(after: float, before: float) -> bool:
 
 
 def sentence(rows: Sequence[SpeedupRow]) -> str:
-    """Return which modes are best at which batch sizes of a model, and why: `cuda-graph wins
-    latency at bs 1, 64 and period at bs 1; eager and default tie in latency at bs 8. At bs 1,
-    launch-bound: 15 launches become one graph.` `rows`: with a winner or a tie."""
+    """Return which modes are best at which batch sizes of a model, and why: `latency at bs 1, 64:
+    cuda-graph; latency at bs 8: tie: eager, default. At bs 1, launch-bound: 15 launches become CUDA
+    graphs.` `rows`: with a winner or a tie."""
     clauses = []
-    for outcome, alike in grouped(rows, outcome_of).items():
-        parts = []
-        for quantity, same in grouped(alike, lambda row: row.quantity).items():
-            sizes = ", ".join(str(row.labels["bs"]) for row in same)
-            parts.append(f"{quantity} at bs {sizes}")
-        clauses.append(f"{outcome} {' and '.join(parts)}")
+    for same in grouped(rows, lambda row: (row.best_text, row.quantity)).values():
+        sizes = ", ".join(str(row.labels["bs"]) for row in same)
+        clauses.append(f"{same[0].quantity} at bs {sizes}: {same[0].best_text}")
     text = f"{'; '.join(clauses)}."
     clearest = max(rows, key=lambda row: row.cells[row.winners[0]].value or 0)
     why = reason(clearest)
     if not why:
         return text
     return f"{text} At bs {clearest.labels['bs']}, {why}."
-
-
-def outcome_of(row: SpeedupRow) -> str:
-    """Return `compile+graph wins` or `default and eager tie in`, to be followed by the quantity."""
-    if row.winner:
-        return f"{row.winner} wins"
-    return f"{', '.join(row.winners[:-1])} and {row.winners[-1]} tie in"

@@ -12,8 +12,6 @@ from markupsafe import Markup
 from effbench.core.table import Table, markdown_text
 
 TEMPLATES = Path(__file__).parent / "templates"
-#: Characters that XML 1.0 forbids.
-FORBIDDEN = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def environment(folder: Path, **settings: Any) -> jinja2.Environment:
@@ -40,15 +38,3 @@ def as_markdown(value: object) -> object:
     if isinstance(value, Markup):
         return value
     return markdown_text(value)
-
-
-def xml(name: str, **values: Any) -> str:
-    """Return a document in XML 1.0."""
-    env = environment(TEMPLATES, finalize=as_xml, autoescape=True)
-    return env.get_template(name).render(values)
-
-
-def as_xml(value: object) -> object:
-    if isinstance(value, Markup):
-        return value
-    return FORBIDDEN.sub("", str(value))

@@ -103,7 +103,8 @@ def test_too_few_sweeps_are_one_line(made, history):
     for number in range(4):
         made.sweep([STEADY, a_cell("default", f"net{number}")])
     (line,) = history().splitlines()
-    assert line.startswith("too short to judge: ") and "times need 6 sweeps, counters 4" in line
+    assert line.startswith("changes: 0 (0 open) · judged series: 4 of ")
+    assert "times need 6 sweeps, counters 4" in line
 
 
 def test_re_runs_make_no_history(made, read):

@@ -5,7 +5,7 @@ import synthetic as make
 from browsing import Visit, content, device_sweep, page_of, site
 from synthetic import label_rows
 
-from effbench.render.site.pages.charts import FIGURES, TAIL
+from effbench.render.site.pages.charts import FIGURES
 from effbench.render.site.pages.speedups import shown
 from effbench.render.tables import speedup_table
 
@@ -18,22 +18,9 @@ DRAWN = """([figure, model]) => {
 }"""
 
 
-def arrivals(rate, mode):
-    """A result of requests that arrive at this rate, in one batch size and without a period."""
-    stream = {"name": "arrivals", "rate": rate}
-    params = {
-        "model": {"name": "mlp"},
-        "mode": {"name": mode},
-        "bs": 8,
-        "stream": stream,
-    }
-    return make.row("mlp", 8, mode, params=params)
-
-
 SWEEPS = {
     "sample": make.sample(),
     "single": [make.row("mlp", 8, mode, period_ms=None) for mode in make.MODES],
-    "arrivals": [arrivals(rate, mode) for rate in (10, 20) for mode in ("eager", "default")],
 }
 
 
@@ -61,11 +48,7 @@ def trace_of(drawing, mode):
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
 def test_every_figure_has_units(figure, drawn):
-    if figure is TAIL:
-        assert drawn("tail", "mlp") is None, "the page omits it"
-        drawing = drawn("tail", "mlp · stream=arrivals · bs=8", of="arrivals")
-    else:
-        drawing = drawn(figure.name, "mlp")
+    drawing = drawn(figure.name, "mlp")
     assert drawing["data"]
     assert all("(" in title for title in drawing["titles"] if title)
 

@@ -145,17 +145,16 @@ TIED = {"latency_ms": 0.99, "latency_ci_low_ms": 0.8, "latency_ci_high_ms": 1.2}
 @pytest.mark.parametrize(
     ("base", "other", "text"),
     [
-        ({}, GRAPH, "launch-bound: 15 launches become one graph"),
-        ({}, {**GRAPH, "graph_breaks": 2}, "launch-bound: 15 launches become graphs"),
+        ({}, GRAPH, "launch-bound: 15 launches become CUDA graphs"),
         (
             {},
             {**GRAPH, "kernels": 1, "gpu_busy_ms": 0.1},
-            "launch-bound: 15 launches become one graph of 1 kernel, GPU time −50 %",
+            "launch-bound: 15 launches become CUDA graphs, 15 kernels become 1, GPU time −50 %",
         ),
         (
             {"bound": "gpu", "gpu_busy_ms": 0.6},
             {**GRAPH, "gpu_busy_ms": 0.6},
-            "the GPU is idle for 40 % of each call: 15 launches become one graph",
+            "the GPU is idle for 40 % of each call: 15 launches become CUDA graphs",
         ),
         (
             {"bound": "gpu", "gpu_busy_ms": 0.99},
@@ -194,8 +193,8 @@ def test_one_sentence_says_where_each_mode_wins_and_why():
         )
     )
     assert reasons.sentence(speedup_table(label_rows(rows)).rows) == (
-        "cuda-graph wins latency at bs 1, 64; eager and cuda-graph tie in latency at bs 8."
-        " At bs 1, launch-bound: 15 launches become one graph."
+        "latency at bs 1, 64: cuda-graph; latency at bs 8: tie: eager, cuda-graph."
+        " At bs 1, launch-bound: 15 launches become CUDA graphs."
     )
 
 
@@ -203,4 +202,4 @@ def test_three_modes_that_tie_are_listed():
     rows = [make.row(**{**EAGER, "bound": None})]
     rows += [make.row(mode=mode, latency_ms=1.0) for mode in ("default", "cuda-graph")]
     sentence = reasons.sentence(speedup_table(label_rows(rows)).rows)
-    assert sentence == "eager, default and cuda-graph tie in latency at bs 1."
+    assert sentence == "latency at bs 1: tie: eager, default, cuda-graph."

@@ -38,8 +38,8 @@ TITLES = {
 class Figure:
     """A section of the page. `kind`: `lines` of the first metric against the x axis, `bars` with
     the metrics in front of each other, or `dots` in a row per mode. `quantity`: title of the axis
-    with the values. `hover`: further metrics in the texts on hover. `only_on`: the label on the x
-    axis that the figure needs. `of_failed`: whether it also draws results that are not ok."""
+    with the values. `hover`: further metrics in the texts on hover. `of_failed`: whether it also
+    draws results that are not ok."""
 
     name: str
     title: str
@@ -48,7 +48,6 @@ class Figure:
     metrics: tuple[str, ...]
     caption: str
     hover: tuple[str, ...] = ()
-    only_on: str | None = None
     of_failed: bool = False
 
     @property
@@ -73,17 +72,6 @@ LATENCY = Figure(
     " across trials, omitted if the upper bound is over 100 times the lower one. Lines break at"
     " results that are not ok, which the page Cells lists.",
     hover=("period_ms", "throughput_per_s"),
-)
-TAIL = Figure(
-    "tail",
-    "99th percentile latency against {axis}",
-    "lines",
-    "99th percentile latency (ms)",
-    ("latency_p99_ms",),
-    "Requests arrive at random times, whether or not the server is busy. Lines end where it cannot"
-    " keep up.",
-    hover=("latency_ms",),
-    only_on="stream.rate",
 )
 THROUGHPUT = Figure(
     "throughput",
@@ -116,7 +104,7 @@ COMPILE = Figure(
     hover=("first_call_s", "break_even_calls"),
     of_failed=True,
 )
-FIGURES = (LATENCY, TAIL, THROUGHPUT, MEMORY, COMPILE)
+FIGURES = (LATENCY, THROUGHPUT, MEMORY, COMPILE)
 
 
 @dataclass
@@ -158,7 +146,7 @@ def sections_of(rows: LabelledRows, axis: str, models: list[str]) -> list[Sectio
     sections = []
     for figure in FIGURES:
         drawn = [row for row in rows if figure.draws(row)]
-        if not drawn or figure.only_on not in (None, axis):
+        if not drawn:
             continue
         shown = {row.curve(axis) for row in drawn}
         numbers = {model: number for number, model in enumerate(models) if model in shown}

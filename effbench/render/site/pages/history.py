@@ -7,14 +7,10 @@ The page loads series from small files on demand. An entry of a file holds all m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
 from effbench.analysis.history import History, HistoryChange, HistoryPoint, Track
-from effbench.analysis.limits import STATUS
-from effbench.core.environments import changes_between
 from effbench.core.labels import grouped
 from effbench.core.metrics import INTERVALS, METRICS
 from effbench.render.colors import glyph_of
@@ -23,7 +19,6 @@ from effbench.render.marks import UNNAMED_DISTURBANCE
 from effbench.render.site.page import CHARTS, GRIDS, Context, Page, PageFolder
 from effbench.render.site.writer import Json
 from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
-from effbench.store.decisions import BaselineInfo
 from effbench.store.sweeps import SweepInfo
 from effbench.store.values import batched
 
@@ -78,7 +73,6 @@ def write_lines(folder: PageFolder, past: History, size: int) -> str:
     index = {
         "sweeps": [describe_sweep(sweep) for sweep in past.sweeps],
         "metrics": {name: describe_metric(name) for name in past.metrics},
-        "baselines": [describe_baseline(baseline) for baseline in past.baselines],
         "modes": {mode: glyph_of(mode)._asdict() for mode in sorted(modes)},
         "several": past.has_several_places,
         "lines": listed,
@@ -91,9 +85,8 @@ def line(past: History, track: Track, changes: Sequence[HistoryChange]) -> Json:
     """Return the line of a track.
 
     Of each point: `at` (the position of its sweep), `trials`, `environments` and `figures` (see
-    `figures_of`). Of some points, by number: `status` (of results that are not ok), `marks` (why
-    results are marked) and `breaks` (changes of protocol and environment before the point).
-    `events`: changes.
+    `figures_of`). Of some points, by number: `status` (of results that are not ok) and `marks` (why
+    results are marked). `events`: changes.
     """
     points = track.points
     statuses = {}
@@ -110,7 +103,6 @@ def line(past: History, track: Track, changes: Sequence[HistoryChange]) -> Json:
         "status": statuses,
         "marks": marks,
         "figures": figures_of(points, past.metrics),
-        "breaks": breaks_of(past, points),
         "events": [describe_event(change) for change in changes],
     }
 
@@ -140,17 +132,6 @@ def is_known(values: Sequence[Any]) -> bool:
     return any(value is not None for value in values)
 
 
-def breaks_of(past: History, points: Sequence[HistoryPoint]) -> dict[int, str]:
-    """Return number of each point before which the protocol or environment changed -> what did."""
-    conditions = [replace(past.conditions(point), host={}) for point in points]
-    breaks = {}
-    for number, (before, after) in enumerate(pairwise(conditions), 1):
-        # comparing is much faster than finding the differences
-        if before != after:
-            breaks[number] = ", ".join(changes_between(before, after))
-    return {number: text for number, text in breaks.items() if text}
-
-
 def mark_of(point: HistoryPoint) -> str | None:
     """Return why a point of a track is marked; None if it is not."""
     if not point.is_marked:
@@ -166,13 +147,12 @@ def rounded(value: Any) -> Any:
 
 
 def first_series(past: History) -> Json:
-    """Return which series the page shows first: the worst open change, or without one the cell with
-    the most ok results."""
-    for change in past.changes:
-        if change.metric != STATUS:
-            return {"id": line_id(change.track), "metric": change.metric}
-    longest = max(past.tracks, key=lambda track: sum(point.is_ok for point in track.points))
-    return {"id": line_id(longest), "metric": past.metrics[0]}
+    """Return which series the page shows first: the worst open change, or without changes the first
+    cell."""
+    if past.changes:
+        change = past.changes[0]
+        return {"id": line_id(change.track), "metric": change.metric}
+    return {"id": line_id(past.tracks[0]), "metric": past.metrics[0]}
 
 
 def summary_of(past: History, track: Track, changes: Sequence[HistoryChange]) -> Json:
@@ -214,10 +194,6 @@ def describe_sweep(sweep: SweepInfo) -> Json:
         "date": f"{sweep.started_at:%Y-%m-%d}",
         "time": f"{sweep.started_at:%H:%M}",
     }
-
-
-def describe_baseline(baseline: BaselineInfo) -> Json:
-    return {"name": baseline.name, "hardware": baseline.hardware, "sweep": baseline.sweep_id}
 
 
 def describe_metric(name: str) -> Json:

@@ -1,5 +1,5 @@
 "use strict";
-// Draws one series: one point per sweep with its interval, baselines, changes, and breaks (changed conditions).
+// Draws one series: one point per sweep with its interval, and its changes.
 document.addEventListener("DOMContentLoaded", async () => {
   const { load, element, significant, bytes, complain, place, grid, show, safe, short, axis } = window.effbench;
   const section = document.getElementById("series");
@@ -65,12 +65,6 @@ document.addEventListener("DOMContentLoaded", async () => {
     return `${held.folder}/cell.html#cell=${encodeURIComponent(facts.key)}${held.environments > 1 ? `&env=${encodeURIComponent(line.environments[i])}` : ""}`;
   }
 
-  /** Return the names of the baselines that a point is. */
-  function baselinesOf(line, facts, i) {
-    const isOne = ({ sweep, hardware }) => sweep === index.sweeps[line.at[i]].id && hardware === facts.hardware;
-    return index.baselines.filter(isOne).map((baseline) => baseline.name);
-  }
-
   /** Return the series as a Plotly figure. */
   function figure(line, facts, name) {
     const { values = [], low } = line.figures[name] || {};
@@ -86,48 +80,31 @@ document.addEventListener("DOMContentLoaded", async () => {
       const why = markOf(line, name, i);
       return [`<b>${why ? "~" : ""}${safe(format(name, values[i]))}</b>`, safe(interval), why ? safe(`marked: ${short(why, 90)}`) : "", `${line.trials[i]} trial${line.trials[i] === 1 ? "" : "s"}`, safe(state),
         safe(label ? `${short(label, 60)} · ${id}` : id), `${safe(`${date} ${time}`)} UTC`,
-        i in line.breaks ? `changed before it: ${safe(short(line.breaks[i], 120))}` : "",
         cellOf(line, facts, i) ? "click to open its cell" : ""].filter(Boolean).join("<br>");
     });
     const data = [];
-    let start = 0;
-    const piece = (end) => {
-      const x = [], y = [], over = [], under = [], text = [], symbol = [];
-      for (let i = start; i < end; i += 1) {
-        if (!drawn(line, name, i)) { if (x.length) { x.push(i); y.push(null); over.push(0); under.push(0); text.push(""); symbol.push("circle"); } continue; }
-        x.push(i); y.push(values[i]); text.push(hover[i]); symbol.push(markOf(line, name, i) ? "circle-open" : "circle");
-        const bounds = boundsOf(line, name, i);
-        over.push(bounds ? bounds.high - values[i] : 0); under.push(bounds ? values[i] - bounds.low : 0);
-      }
-      start = end;
-      if (!y.some((value) => value !== null)) return;
-      data.push({
-        type: "scatter", mode: "lines+markers", x, y, text, hoverinfo: "text", connectgaps: false,
-        line: { color, width: 1.6 }, marker: { color, symbol, size: at.length > 80 ? 4 : 6 },
-        error_y: { type: "data", symmetric: false, array: over, arrayminus: under, visible: Boolean(low), color, thickness: 1, width: at.length > 60 ? 0 : 3 },
-      });
-    };
-    for (const cut of Object.keys(line.breaks).map(Number).sort((a, b) => a - b)) piece(cut);
-    piece(at.length);
+    const x = [], y = [], over = [], under = [], text = [], symbol = [];
+    for (let i = 0; i < at.length; i += 1) {
+      if (!drawn(line, name, i)) { if (x.length) { x.push(i); y.push(null); over.push(0); under.push(0); text.push(""); symbol.push("circle"); } continue; }
+      x.push(i); y.push(values[i]); text.push(hover[i]); symbol.push(markOf(line, name, i) ? "circle-open" : "circle");
+      const bounds = boundsOf(line, name, i);
+      over.push(bounds ? bounds.high - values[i] : 0); under.push(bounds ? values[i] - bounds.low : 0);
+    }
+    data.push({
+      type: "scatter", mode: "lines+markers", x, y, text, hoverinfo: "text", connectgaps: false,
+      line: { color, width: 1.6 }, marker: { color, symbol, size: at.length > 80 ? 4 : 6 },
+      error_y: { type: "data", symmetric: false, array: over, arrayminus: under, visible: Boolean(low), color, thickness: 1, width: at.length > 60 ? 0 : 3 },
+    });
 
     const shapes = [], annotations = [];
-    const upright = (x, dash, width) => shapes.push({ type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { color: GRAY, width, dash }, layer: "below" });
+    const upright = (x) => shapes.push({ type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { color: GRAY, width: 2 }, layer: "below" });
     const note = (x, text, y, more = {}) => annotations.push({ x, xref: "x", y, yref: "paper", yanchor: "bottom", xanchor: "center", text, showarrow: false, font: { size: 11 }, ...more });
-    for (const cut of Object.keys(line.breaks).map(Number)) upright(cut - 0.5, "dot", 1);
     for (const event of events) {
       if (event.metric !== name) continue;
       const x = at.indexOf(event.after) - 0.5;
-      upright(x, "solid", 2);
+      upright(x);
       const sign = event.worse ? "▲" : "▼";
       note(x, sign, 1.0, { hovertext: safe(`${event.text} · ${event.state}`), captureevents: true });
-    }
-    const shown = at.map((_, i) => i).filter((i) => baselinesOf(line, facts, i).length && drawn(line, name, i));
-    if (shown.length) {
-      data.push({
-        type: "scatter", mode: "markers+text", x: shown, y: shown.map((i) => values[i]), hoverinfo: "skip",
-        text: shown.map((i) => safe(short(baselinesOf(line, facts, i).join(", "), 24))), textposition: "top center", cliponaxis: false,
-        marker: { symbol: "star-open", size: 15, color: GRAY, line: { width: 2, color: GRAY } },
-      });
     }
     const bad = Object.keys(line.status).map(Number);
     for (const i of bad) note(i, "✕", 0, { font: { size: 13, color: GRAY }, hovertext: hover[i], captureevents: true });
@@ -165,12 +142,11 @@ document.addEventListener("DOMContentLoaded", async () => {
       { title: "sweep" }, { title: "label" }, { title: "started (UTC)" }, { title: "status", filter: true },
       { title: index.metrics[name].unit ? `${index.metrics[name].title} (${index.metrics[name].unit})` : index.metrics[name].title, numeric: true },
       ...(low ? [{ title: "95 % interval, low", numeric: true }, { title: "high", numeric: true }] : []),
-      { title: "trials", numeric: true }, { title: "marks" }, { title: "changed before it", wide: true },
+      { title: "trials", numeric: true }, { title: "marks" },
     ];
     const rows = line.at.map((sweep, i) => {
       const { id, name: sweepsName, label, date, time } = index.sweeps[sweep];
       const marks = [
-        ...baselinesOf(line, facts, i).map((baseline) => `baseline ${baseline}`),
         ...line.events.filter((event) => event.after === sweep && event.metric === name).map((event) => `${event.text}, ${event.state}`),
       ];
       const bad = line.status[i];
@@ -179,7 +155,6 @@ document.addEventListener("DOMContentLoaded", async () => {
         { text: id, details: sweepsName || undefined, tone: "nowrap", ...(link ? { href: link, hint: "open its cell", tone: "nowrap linked" } : {}) },
         label || "—", `${date} ${time}`, bad ? { text: bad.status, tone: "status", hint: bad.reason || "no reason recorded" } : "ok",
         number(values[i], markOf(line, name, i)), ...(low ? [number(low[i]), number(high[i])] : []), line.trials[i], marks.join("; "),
-        i in line.breaks ? line.breaks[i] : "",
       ];
     });
     return { caption: `${index.metrics[name].title} of ${facts.name}, one row per sweep`, columns, rows };
