@@ -105,7 +105,7 @@ COLUMNS = {
         "everything else: `phase_seconds`, `facts` of the mode, `graphs`, `cache`,"
         " `graph_break_reasons`, `cudagraph_skip_reasons`, `profile`,"
         " `discarded`, `training`, `dropout_off`, `grad_mode`, `grad_mode_reason`,"
-        " `tied_tokens`, `harness_retries`, `usual_host_ms`,"
+        " `harness_retries`, `usual_host_ms`,"
         " `context_error`, `timed_again`; of failures `traceback`, `log`"
     ),
     "recorded_at": "when the trial was committed",

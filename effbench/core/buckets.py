@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from effbench.core.errors import ConfigError
 
 #: Defaults of SGLang (2024 and 0.5.6) and vLLM 0.11.1 for a GPU with 80 GB and one request per row
-#: (docs/how-to/serve.md); `no-padding` is SGLang of 2024 with padding disabled.
+#: (docs/how-to/serve.md).
 LISTS: dict[str, tuple[int, ...]] = {
     "sglang-classic": (1, 2, 4, *range(8, 161, 8)),
     "sglang": (1, 2, 4, 8, 12, *range(16, 257, 8)),
     "vllm": (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)),
     "powers-of-two": tuple(2**power for power in range(13)),
-    "no-padding": tuple(range(1, 33)),
 }
 EXACT = "exact"
 PRESETS = (*LISTS, EXACT)
@@ -24,36 +23,25 @@ PRESETS = (*LISTS, EXACT)
 
 def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[int]:
     """Return the batch sizes to capture, ascending, for batches of `sizes`. A preset is cut at the
-    largest of `sizes`, which replaces the preset's next larger entry, as in servers (except in
-    `no-padding`). `exact`: the sizes that occur. A list of numbers is used unchanged. Raises
-    ConfigError for an unknown preset or invalid sizes."""
-    if not isinstance(buckets, str):
-        return checked_sizes(buckets)
+    largest of `sizes`, which replaces the preset's next larger entry, as in servers. `exact`: the
+    sizes that occur. A list of numbers is used unchanged. Raises ConfigError for an unknown preset
+    or invalid sizes."""
     if buckets == EXACT:
         return sorted(set(sizes))
-    if buckets not in LISTS:
-        raise ConfigError(
-            f"unknown buckets={buckets}; allowed: {', '.join(PRESETS)}, or a list such as [1,2,4,8]"
-        )
-    largest = max(sizes)
-    kept = [size for size in LISTS[buckets] if size <= largest]
-    if buckets != "no-padding" and largest < LISTS[buckets][-1] and largest not in kept:
-        kept.append(largest)
-    return kept
-
-
-def checked_sizes(buckets: object) -> list[int]:
-    """Return batch sizes, ascending. Raises ConfigError unless it is a list of them."""
-    given = list(buckets) if isinstance(buckets, Sequence) else []
-    if not given or not all(is_size(size) for size in given):
+    if isinstance(buckets, str):
+        if buckets not in LISTS:
+            raise ConfigError(
+                f"unknown buckets={buckets}; allowed: {', '.join(PRESETS)}, or a list such as"
+                " [1,2,4,8]"
+            )
+        largest = min(max(sizes), LISTS[buckets][-1])
+        return [*(size for size in LISTS[buckets] if size < largest), largest]
+    given = list(buckets) if isinstance(buckets, list | tuple) else []
+    if not given or not all(type(size) is int and size > 0 for size in given):
         raise ConfigError(
             f"buckets: expected a preset or batch sizes such as [1,2,4,8], got {given or buckets!r}"
         )
     return sorted(set(given))
-
-
-def is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def bucket_of(captured: Sequence[int], raw: int) -> int | None:

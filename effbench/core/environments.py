@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from os.path import commonprefix
 from pathlib import PurePath
 from typing import Any
 
@@ -156,8 +157,8 @@ def short_names(paths: Sequence[str | None], none: str) -> list[str]:
         folders = list(map(PurePath, distinct))
     # without what all have in common at the beginning and the end; one part remains of each
     parts = [folder.parts for folder in folders]
-    first = count_shared([path[:-1] for path in parts])
-    last = count_shared([path[:first:-1] for path in parts])
+    first = len(commonprefix([path[:-1] for path in parts]))  # noqa: RUF071 - of tuples
+    last = len(commonprefix([path[:first:-1] for path in parts]))  # noqa: RUF071 - of tuples
     names: dict[str | None, str] = {None: none}
     for path, of_path in zip(distinct, parts, strict=True):
         names[path] = str(PurePath(*of_path[first : len(of_path) - last]))
@@ -170,13 +171,3 @@ def environment_folder(interpreter: PurePath) -> PurePath:
     if interpreter.match("bin/python*"):
         return interpreter.parents[1]
     return interpreter
-
-
-def count_shared(paths: Iterable[Sequence[str]]) -> int:
-    """Return how many leading parts all paths have in common."""
-    number = 0
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
-            break
-        number += 1
-    return number

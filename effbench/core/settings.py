@@ -143,8 +143,7 @@ class Stream:
     # `uniform`, `csv`: dimension of the inputs that varies; null: the batch
     dim: AtLeast1 | None = None
     seed: Integer | None = None  # seed of a generated stream
-    path: str | None = None  # `csv`: file, one size per line or a CSV with a heading
-    column: str | None = None  # `csv`: heading of the column with the sizes
+    path: str | None = None  # `csv`: file with one size per line
 
 
 @dataclass

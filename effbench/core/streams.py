@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import random
@@ -26,7 +25,7 @@ ARRIVALS = "arrivals"
 KINDS: dict[str, dict[str, Any]] = {
     NONE: {},
     UNIFORM: {"length": 256, "low": 1, "high": 64, "dim": None, "seed": 0},
-    CSV: {"path": None, "column": "bs", "dim": None},
+    CSV: {"path": None, "dim": None},
     ARRIVALS: {"rate": 100.0, "high": 64, "seed": 0},
 }
 MOST = 100_000  # calls of one pass
@@ -59,7 +58,7 @@ def sizes_of(settings: Mapping[str, Any]) -> list[int] | None:
     if kind == NONE:
         return None
     if kind == CSV:
-        return read_sizes(settings["path"], settings["column"])
+        return read_sizes(settings["path"])
     if kind == ARRIVALS:
         return list(range(1, settings["high"] + 1))
     # a text as seed gives the same numbers in all versions of Python
@@ -67,20 +66,18 @@ def sizes_of(settings: Mapping[str, Any]) -> list[int] | None:
     return [draw.randint(settings["low"], settings["high"]) for _ in range(settings["length"])]
 
 
-def resolve(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def resolve(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a cell's `stream`: a unique `name`, `sizes`, and the mean `samples_per_call` or, if
     the sizes are not those of the batch, their `dim`; None without a stream. For a file it holds
     the content, not the path. Arrivals also have `rate` and `seed`, which are labels of their
     own."""
-    if settings is None:
-        return None
     sizes = sizes_of(settings)
     if sizes is None:
         return None
-    stream: dict[str, Any] = {"name": name_of(settings, sizes)}
+    stream: dict[str, Any] = {"name": name_of(settings, sizes), "sizes": sizes}
     if settings.get("dim") is not None:
-        return {**stream, "sizes": sizes, "dim": settings["dim"]}
-    stream |= {"samples_per_call": sum(sizes) / len(sizes), "sizes": sizes}
+        return {**stream, "dim": settings["dim"]}
+    stream["samples_per_call"] = sum(sizes) / len(sizes)
     if settings["name"] == ARRIVALS:
         rate = settings["rate"]
         stream["rate"] = int(rate) if rate == int(rate) else rate
@@ -91,19 +88,15 @@ def resolve(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def name_of(settings: Mapping[str, Any], sizes: Sequence[int]) -> str:
     """Return a name of a stream that tells it from all others, except arrivals, whose rate does."""
     kind: str = settings["name"]
+    words = [kind]
     if kind == ARRIVALS:
         return kind
     if kind == CSV:
-        words = [kind, hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:8]]
-        if settings.get("dim"):
-            words.append(f"dim={settings['dim']}")
-        return " ".join(words)
-    changed = [
-        f"{name}={settings[name]}"
-        for name, default in KINDS[kind].items()
-        if settings[name] != default
-    ]
-    return " ".join([kind, *changed])
+        words.append(hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:8])
+    for name, default in KINDS[kind].items():
+        if name != "path" and settings[name] != default:
+            words.append(f"{name}={settings[name]}")
+    return " ".join(words)
 
 
 def arrival_times(rate: float, seed: int, seconds: float) -> list[float]:
@@ -118,41 +111,19 @@ def arrival_times(rate: float, seed: int, seconds: float) -> list[float]:
     return times or [0.0]
 
 
-def read_sizes(path: str, column: str = "bs") -> list[int]:
-    """Return the sizes in a file: one per line, or the named column of a CSV. Raises ConfigError
-    for other content."""
-    rows = read_rows(path)
-    heading = rows[0] if rows else []
-    index = 0
-    if column in heading:
-        index = heading.index(column)
-        del rows[0]
-    elif len(heading) > 1 or (heading and not SIZE.fullmatch(heading[0])):
-        columns = ", ".join(heading)[:200]
-        raise ConfigError(f"the stream {path} has no column {column!r}; its columns: {columns}")
-    if not 0 < len(rows) <= MOST:
-        raise ConfigError(
-            f"the stream {path} has {len(rows)} sizes; allowed: 1 to {MOST}, one per line"
-        )
-    sizes = []
-    for number, row in enumerate(rows, start=1):
-        text = row[index] if index < len(row) else ""
-        if not SIZE.fullmatch(text):
-            expected = f"expected an integer of at least 1, got {text[:40]!r}"
-            raise ConfigError(f"the stream {path}, size {number}: {expected}")
-        sizes.append(int(text))
-    return sizes
-
-
-def read_rows(path: str) -> list[list[str]]:
-    """Return the rows of a CSV that are not blank, without spaces around their cells. Raises
-    ConfigError if it cannot be read."""
-    rows = []
+def read_sizes(path: str) -> list[int]:
+    """Return the sizes in a file, one per line. Raises ConfigError for other content."""
     try:
-        lines = Path(expand_user(path, "stream.path")).read_text(encoding="utf-8-sig").splitlines()
-        for cells in csv.reader(lines):
-            rows.append([cell.strip() for cell in cells])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"cannot read the stream {path}: {reason}") from error
-    return [row for row in rows if any(row)]
+        text = Path(expand_user(path, "stream.path")).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the stream {path}: {error}") from error
+    words = text.split()
+    if not 0 < len(words) <= MOST:
+        raise ConfigError(
+            f"the stream {path} has {len(words)} sizes; allowed: 1 to {MOST}, one per line"
+        )
+    for number, word in enumerate(words, start=1):
+        if not SIZE.fullmatch(word):
+            expected = f"expected an integer of at least 1, got {word[:40]!r}"
+            raise ConfigError(f"the stream {path}, size {number}: {expected}")
+    return [int(word) for word in words]

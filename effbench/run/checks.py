@@ -6,10 +6,8 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from effbench.core.folders import plain_path
 from effbench.core.message import CheckRequest, ProbedGpu
 from effbench.run.client import ForkServer
 from effbench.run.devices import Slot, gpu_slot
@@ -58,10 +56,7 @@ def run_check(
         slot = gpu_slot(gpus[0])
     if request.device == "auto":  # without a GPU, a check that needs one reports this itself
         request = replace(request, device=slot.device)
-    parent = plain_path(Path(tempfile.gettempdir()), "TMPDIR")
-    caches = tempfile.TemporaryDirectory(
-        prefix="effbench-check-", dir=parent, ignore_cleanup_errors=True
-    )
+    caches = tempfile.TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True)
     with (
         slot.lock(pool.stop),
         pool.shared(0) as server,

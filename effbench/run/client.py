@@ -20,11 +20,10 @@ from typing import Any
 from effbench.core import processes, warning_filters
 from effbench.core.cell import Status
 from effbench.core.errors import InterpreterError, WorkerError
-from effbench.core.folders import cache_home, is_plain, plain_path, worker_variables
+from effbench.core.folders import cache_home, check_plain
 from effbench.core.message import (
     DUET_PHASE,
     PROBE_PHASE,
-    TRIAL_VARIABLE,
     MessageError,
     decode,
     encode,
@@ -146,7 +145,8 @@ class ServerRequest:
 def server_variables(python: str | None, given: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a server's process. `given`: variables that replace those of this
     process."""
-    variables = {**os.environ, **worker_variables(), **given, **SERVER_ENVIRONMENT}
+    # a user without a name, for libraries that ask for it
+    variables = {"USER": f"uid{os.getuid()}", **os.environ, **given, **SERVER_ENVIRONMENT}
     package_root = str(Path(__file__).resolve().parents[2])
     if python:
         package_root = lone_package()
@@ -158,9 +158,7 @@ def server_variables(python: str | None, given: Mapping[str, str]) -> dict[str, 
     # torch's default is a folder in /tmp, where another user could put code
     variables[INDUCTOR_CACHE] = variables.get(INDUCTOR_CACHE) or str(cache_home() / "inductor")
     for name in (INDUCTOR_CACHE, *TEMPORARY_VARIABLES):
-        folder = variables.get(name)
-        if folder and not is_plain(folder):
-            variables[name] = str(plain_path(Path(folder), name))
+        check_plain(variables.get(name, ""), name)
     filters = variables.get(warning_filters.VARIABLE)
     if filters:
         variables[warning_filters.VARIABLE] = warning_filters.without_errors(filters)
@@ -348,7 +346,8 @@ class ForkServer:
         for request in requests.values():
             # the kernel kills the task's process when its server dies, but not that process's
             # children
-            processes.kill_marked(request.pid, TRIAL_VARIABLE, request.id)
+            if request.pid is not None:
+                processes.kill_descendants(request.pid)
             request.end({"died": self.dead})
         self.ready.set()
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from effbench.core.errors import ConfigError
-from effbench.core.folders import cache_home, expand_user, plain_path
+from effbench.core.folders import cache_home, check_plain, expand_user
 from effbench.run.plan import Settings
 
 
@@ -30,21 +30,17 @@ def make_cache_folders(settings: Settings) -> None:
 
 
 def make_cache_folder(folder: Path, setting: str) -> Path:
-    """Create a folder of compile caches and return its path, as compilers can read it; see
-    `make_cache_folders`."""
+    """Create a folder of compile caches and return it; see `make_cache_folders`."""
+    check_plain(folder, setting)
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise ConfigError(
             f"compile caches cannot be written to {folder}; name another folder with {setting}"
         )
-    return plain_path(folder, setting)
+    return folder
 
 
 def sweep_cache(settings: Settings, sweep_id: str) -> Path:
-    """Return the folder of the compile caches of a sweep, as compilers can read it.
-
-    Raises ConfigError if they cannot.
-    """
-    folder = plain_path(cache_folder(settings.executor.cache_dir), "executor.cache_dir")
-    return folder / sweep_id
+    """Return the folder of the compile caches of a sweep."""
+    return cache_folder(settings.executor.cache_dir) / sweep_id

@@ -19,7 +19,7 @@ from typing import Any
 
 from effbench.core.cell import Environment
 from effbench.core.errors import ConfigError
-from effbench.core.folders import cache_home, expand_user, plain_path
+from effbench.core.folders import cache_home, expand_user
 from effbench.core.printable import listed
 from effbench.run.git import (
     MOST_FILES,
@@ -144,4 +144,4 @@ def lone_package() -> str:
     folder.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         (folder / package.name).symlink_to(package, target_is_directory=True)
-    return str(plain_path(folder, "XDG_CACHE_HOME"))  # a colon would end it in a search path
+    return str(folder)

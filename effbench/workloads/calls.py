@@ -17,13 +17,6 @@ from effbench.workloads.base import Workload, copies
 from effbench.workloads.endings import Ended, is_caused_by_memory, without_float64
 from effbench.workloads.first_call import Success, first_success
 
-#: Wanted way to record gradients -> ways to try in the first call; any other: without gradients.
-#: The call is outside inference mode, because a module may create its state.
-FIRST_MODES = {
-    gradients.AUTO: (gradients.NO_GRAD, gradients.GRAD),
-    gradients.GRAD: (gradients.GRAD,),
-}
-
 
 class Calls(Workload):
     """A workload of calls whose outputs are compared with eager's. `intact`: marks of the state
@@ -47,9 +40,15 @@ class Calls(Workload):
         return state.on_host(accuracy.parts(self.module(*args, **kwargs)))
 
     def first_call(self) -> Success[accuracy.Parts]:
-        """Make the first call, which shows whether the module needs gradients."""
-        modes = FIRST_MODES.get(self.wanted_grad_mode, (gradients.NO_GRAD,))
-        return first_success(self.example_outputs, modes)
+        """Make the first call, which shows whether the module needs gradients. It is outside
+        inference mode, because a module may create its state."""
+        if self.wanted_grad_mode == gradients.AUTO:
+            return first_success(self.example_outputs)
+        mode = gradients.NO_GRAD
+        if self.wanted_grad_mode == gradients.GRAD:
+            mode = gradients.GRAD
+        with gradients.recording(mode):
+            return Success(mode, self.example_outputs())
 
     def choose_grad_mode(
         self,
@@ -65,34 +64,26 @@ class Calls(Workload):
         if self.wanted_grad_mode == gradients.AUTO:
             reason = first.reason
             if first.mode == gradients.NO_GRAD:
-                reason = self.unfit_for_inference_mode(first.result, start)
+                reason = self.unfit_for_inference_mode(start)
                 start()
             if reason:
                 self.grad_mode = first.mode
                 self.trial.extra["grad_mode_reason"] = reason
         self.trial.extra["grad_mode"] = self.grad_mode
 
-    def unfit_for_inference_mode(
-        self, outputs: accuracy.Parts, start: Callable[[], None]
-    ) -> str | None:
-        """Return why the module's calls differ in inference mode, or None. `outputs`: of a call
-        without gradients."""
-
-        def outputs_in(mode: str) -> accuracy.Parts:
-            start()
-            with gradients.recording(mode):
-                return self.example_outputs()
-
-        compare = self.comparison.compare
+    def unfit_for_inference_mode(self, start: Callable[[], None]) -> str | None:
+        """Return why the module's calls differ in inference mode, or None."""
+        outputs = []
         try:
-            reason = compare(outputs_in(gradients.INFERENCE), outputs).reason
-            if reason is not None:  # perhaps only because the first call has created the state
-                outputs = outputs_in(gradients.NO_GRAD)
-                reason = compare(outputs_in(gradients.INFERENCE), outputs).reason
+            for mode in (gradients.NO_GRAD, gradients.INFERENCE):
+                start()
+                with gradients.recording(mode):
+                    outputs.append(self.example_outputs())
+            reason = self.comparison.compare(outputs[1], outputs[0]).reason
         except Exception as error:  # a module may raise anything without autograd
             if is_caused_by_memory(error):
                 raise
-            return f"inference mode: {describe(error)}"
+            reason = describe(error)
         if reason is None:
             return None
         return f"inference mode: {reason.replace('differs from eager', 'differs from no_grad')}"

@@ -78,10 +78,8 @@ class Generator:
     each on its own.
 
     The host waits once, for the first token. Times of tokens are CUDA events on a GPU, else
-    readings of the host's clock. `logits`: those of the last token.
+    readings of the host's clock.
     """
-
-    logits: Tensor
 
     def __init__(self, module: Step, step: Step, cell: Cell) -> None:
         self.module = module
@@ -107,33 +105,27 @@ class Generator:
         self.began_ns = 0
         self.read_ns = [0] * length.new_tokens
 
-    def logits_of(self, prompt: Tensor, fed: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield the logits [B, 1, V] that decide each token. `fed`: the tokens to go on with, read
+    def logits_of(self, prompt: Tensor, tokens: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the logits [B, 1, V] that decide each token. `tokens`: those to go on with, read
         once each is needed."""
         yield self.module(prompt, self.prompt)
-        for token, position in zip(fed, self.positions, strict=False):
+        for token, position in zip(tokens, self.positions, strict=False):
             yield self.step(token, position)
 
-    def __call__(
-        self,
-        prompt: Tensor,
-        fed: Sequence[Tensor] | None = None,
-    ) -> list[Tensor]:
-        """Return the tokens, [B, 1] each, which the next call overwrites. `fed`: the tokens to go
-        on with, instead of the generated ones."""
+    def __call__(self, prompt: Tensor) -> list[Tensor]:
+        """Return the tokens, [B, 1] each, which the next call overwrites."""
         tokens = self.tokens
         events = self.events
         read_ns = self.read_ns
         clock = time.perf_counter_ns
         self.began_ns = clock()
-        for number, logits in enumerate(self.logits_of(prompt, fed or tokens)):
+        for number, logits in enumerate(self.logits_of(prompt, tokens)):
             torch.argmax(logits, -1, out=tokens[number])
             if events:
                 events[number].record()
             if not number:
                 self.synchronize()
             read_ns[number] = clock()
-        self.logits = logits
         return tokens
 
     def sample(self, ms: float) -> RequestLatency:
@@ -150,21 +142,21 @@ class Generator:
 
 
 @dataclass(frozen=True)
-class GeneratedTokens:
-    """What a request generates, in host memory: the tokens [B, N], and the last token's logits."""
+class EagerRequest:
+    """Eager's tokens [B, N] for a prompt, and the logits of some of them, in host memory."""
 
     tokens: Tensor
     logits: accuracy.Parts
 
 
 class Generation(Calls):
-    """Requests. Its step takes a prompt [B, P] and returns N tokens. `references`: eager's answers
-    to the checked prompts."""
+    """Requests. Its step takes a prompt [B, P] and returns N tokens. `references`: eager's requests
+    with the checked prompts."""
 
     # the host waits for the first token
     has_period = False
     has_varied_calls = True
-    references: Sequence[GeneratedTokens] = ()
+    references: Sequence[EagerRequest] = ()
     step: Generator
 
     def __post_init__(self) -> None:
@@ -205,16 +197,19 @@ class Generation(Calls):
 
     # --- comparison with eager
 
-    def answer(
-        self,
-        generator: Generator,
-        given: Inputs,
-        fed: Sequence[Tensor] | None = None,
-    ) -> GeneratedTokens:
+    def logits_after(
+        self, generator: Generator, given: Inputs, tokens: Sequence[Tensor]
+    ) -> accuracy.Parts:
+        """Return the logits of the second, the middle and the last token of a request that goes on
+        with these tokens, in host memory. The first one is eager's in all modes."""
         (prompt,), _ = copies(given)
-        tokens = generator(prompt, fed)
-        logits = {"logits": generator.logits.detach().to("cpu", copy=True)}
-        return GeneratedTokens(torch.cat(tokens, 1).cpu(), logits)
+        count = self.length.new_tokens
+        compared = (1, count // 2, count - 1)
+        logits = {}
+        for number, values in enumerate(generator.logits_of(prompt, tokens)):
+            if number in compared:
+                logits[f"logits of token {number + 1}"] = values.detach().to("cpu", copy=True)
+        return logits
 
     def example_outputs(self) -> accuracy.Parts:
         (prompt,), _ = copies(self.inputs.checked[0])
@@ -228,14 +223,13 @@ class Generation(Calls):
         raise Ended(Status.ERROR, f"in check: phase=generate needs {wanted}, got {given}")
 
     def take_reference(self) -> None:
-        """Keep eager's answers to all prompts. Raises Ended for logits of another shape, or that
+        """Keep eager's requests with all prompts. Raises Ended for logits of another shape, or that
         are not finite."""
         # a call writes all slots that it reads, so that there is no state to restore
         self.choose_grad_mode(self.first_call(), start=lambda: None)
-        eager = self.calling(self.module)
         with self.context():
-            self.references = [self.answer(eager, given) for given in self.inputs.checked]
-        has_odd = any(accuracy.not_finite(answer.logits) for answer in self.references)
+            self.references = [self.eager_request(given) for given in self.inputs.checked]
+        has_odd = any(accuracy.not_finite(request.logits) for request in self.references)
         if has_odd and not self.cell.model.get("allow_nonfinite"):
             raise Ended(Status.INCORRECT, "eager logits not finite")
         parameters = {
@@ -243,104 +237,49 @@ class Generation(Calls):
         }
         self.intact = state.marks(self.module, parameters)
 
+    def eager_request(self, given: Inputs) -> EagerRequest:
+        eager = self.calling(self.module)
+        (prompt,), _ = copies(given)
+        tokens = eager(prompt)
+        return EagerRequest(torch.cat(tokens, 1).cpu(), self.logits_after(eager, given, tokens))
+
     def wrong(self) -> str | None:
-        """Return which token differs from eager's, or how the last logits do. A token may differ if
-        it is a tie in eager; then the mode continues with eager's tokens, so that all others are
-        compared too."""
+        """Return which logits differ from eager's, or None. The step goes on with eager's tokens,
+        because a tie between two tokens may go either way."""
         for given, eager in zip(self.inputs.checked, self.references, strict=True):
-            reason = self.wrong_answer(given, eager)
+            reason = self.wrong_logits(given, eager)
             if reason is not None:
                 return reason
         return None
 
-    def wrong_answer(self, given: Inputs, eager: GeneratedTokens) -> str | None:
-        answer = self.answer(self.step, given)
+    def wrong_logits(self, given: Inputs, eager: EagerRequest) -> str | None:
         with torch.inference_mode(False):  # tensors like those that the generator makes
-            fed = []
-            for token in eager.tokens.split(1, 1):
-                fed.append(token.to(self.device, copy=True).contiguous())
-        logits = answer.logits
-        if not torch.equal(answer.tokens, eager.tokens):
-            forced = self.answer(self.step, given, fed)
-            logits = forced.logits
-            # up to its first difference, a request continues with the same tokens as eager's
-            differs = answer.tokens != eager.tokens
-            is_first = differs & (differs.cumsum(1) == 1)
-            chosen = torch.where(is_first, answer.tokens, forced.tokens)
-            reason = self.untied_token(
-                given,
-                fed,
-                eager.tokens,
-                chosen,
-            )
-            if reason is not None:
-                return reason
-            tied = int((chosen != eager.tokens).sum())
-            most = self.trial.extra.get("tied_tokens", 0)
-            self.trial.extra["tied_tokens"] = max(most, tied)
+            tokens = [token.clone() for token in eager.tokens.to(self.device).split(1, 1)]
 
         def exact() -> accuracy.Parts:
             module = self.in_float64()
-            return self.answer(Generator(module, module, self.cell), given, fed).logits
+            return self.logits_after(Generator(module, module, self.cell), given, tokens)
 
+        logits = self.logits_after(self.step, given, tokens)
         return self.differs(logits, eager.logits, exact)
-
-    def untied_token(
-        self,
-        given: Inputs,
-        fed: Sequence[Tensor],
-        eager: Tensor,
-        chosen: Tensor,
-    ) -> str | None:
-        """Return a text about the first of the `chosen` tokens [B, N] that is no tie with eager's,
-        or None.
-
-        A tie: eager's logits of the two tokens differ by at most twice the tolerance times the root
-        mean square of all logits (without masks), because either may be off by the tolerance.
-        """
-        (prompt,), _ = copies(given)
-        tolerance = accuracy.limit_of(self.dtype, self.tolerance)
-        differs = chosen != eager
-        eager_logits = self.calling(self.module).logits_of(prompt, fed)
-        for number, logits in enumerate(eager_logits):
-            rows = differs[:, number].nonzero().flatten()
-            for row in rows.tolist():
-                values = logits[row, 0].double()
-                token = int(chosen[row, number])
-                right = int(eager[row, number])
-                gap = float(values[right] - values[token])
-                limit = 2 * tolerance * accuracy.rms(values)
-                if not gap <= limit:
-                    return (
-                        f"token {number + 1} of request {row + 1} is {token}, but eager's is"
-                        f" {right}, whose logit is {gap:.3g} larger (a tie: at most {limit:.3g})"
-                    )
-        return None
 
     # --- figures
 
     def figures(self, latency_ms: float) -> dict[str, Any]:
         trial = self.trial
         requests = [ms for ms in trial.samples["latency_ms"] if isinstance(ms, RequestLatency)]
-        first = [request.first_ms for request in requests]
-        between = [ms for request in requests for ms in request.between_ms]
-        trial.samples["ttft_ms"] = first
-        trial.samples["tpot_ms"] = between
+        trial.samples["ttft_ms"] = [request.first_ms for request in requests]
+        trial.samples["tpot_ms"] = [ms for request in requests for ms in request.between_ms]
         per_request = 1000 * self.length.new_tokens / latency_ms
         trial.tokens_per_s = self.cell.bs * per_request
         facts: dict[str, Any] = {
             "requests": len(requests) * self.cell.bs,
             "tokens_per_s_per_request": per_request,
         }
-        series: dict[str, Sequence[float]] = {
-            "latency": requests,
-            "ttft": first,
-            "tpot": between,
-        }
-        for name, values in series.items():
-            p50, p99 = np.quantile(values, (0.5, 0.99))
-            facts[f"{name}_p50_ms"] = float(p50)
-            facts[f"{name}_p99_ms"] = float(p99)
+        for name in ("latency", "ttft", "tpot"):
+            p50, p99 = np.quantile(trial.samples[f"{name}_ms"], (0.5, 0.99)).tolist()
+            facts[f"{name}_p50_ms"] = p50
+            facts[f"{name}_p99_ms"] = p99
         trial.ttft_ms = facts["ttft_p50_ms"]
         trial.tpot_ms = facts["tpot_p50_ms"]
         trial.tpot_p99_ms = facts["tpot_p99_ms"]

@@ -37,34 +37,12 @@ class MeanSquare:
         return functools.reduce(torch.add, losses)
 
 
-class UserLoss:
-    """A user's loss. Raises ValueError if it returns anything but a tensor with one element."""
-
-    def __init__(
-        self,
-        function: Callable[[Any, dict[str, Any]], Any],
-        name: str,
-    ) -> None:
-        self.function = function
-        self.name = name
-
-    def __call__(self, output: Any, inputs: dict[str, Any]) -> Tensor:
-        value = self.function(output, inputs)
-        kind = type(value).__name__
-        if isinstance(value, Tensor):
-            if value.numel() == 1:
-                return value.reshape(())
-            kind = str(tuple(value.shape))
-        raise ValueError(
-            f"training.loss={self.name} must return a tensor with one element, got {kind}"
-        )
-
-
 def make_loss(name: str, seed: int) -> TrainingLoss:
     """Return the loss that `training.loss` names."""
     if name == "mean-square":
         return MeanSquare(seed)
-    return UserLoss(resolve_target(name), name)
+    loss: TrainingLoss = resolve_target(name)
+    return loss
 
 
 def float_outputs(output: Any) -> list[Tensor]:

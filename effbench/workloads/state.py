@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves
 
 from effbench.measure.accuracy import PLAIN
 
@@ -104,15 +103,6 @@ def is_dense(value: Any) -> bool:
     return not (value.is_nested or value.is_quantized)
 
 
-def is_expanded(value: Tensor) -> bool:
-    """Return whether elements share memory, so that torch cannot write to the tensor; it can only
-    be replaced."""
-    for size, step in zip(value.shape, value.stride(), strict=True):
-        if size > 1 and step == 0:
-            return True
-    return False
-
-
 def save(module: nn.Module, names: Container[StateName]) -> dict[StateName, Any]:
     """Return copies in host memory of the dense tensors and plain values with these names, not of
     lists or objects."""
@@ -154,12 +144,12 @@ def is_restored(current: Any, value: Any) -> bool:
     """Restore the saved `value` in the `current` one. Return False if only replacing it does."""
     if not (isinstance(value, Tensor) and isinstance(current, Tensor)):
         return False
-    is_read_only = current.is_inference() and not torch.is_inference_mode_enabled()
-    if is_read_only or current.shape != value.shape:
+    if current.shape != value.shape:
         return False
-    if is_expanded(current):
+    try:
+        current.copy_(value)
+    except RuntimeError:  # its elements share memory, or it is an inference tensor
         return bool(torch.equal(current, value.to(current)))
-    current.copy_(value)
     return True
 
 
@@ -182,16 +172,8 @@ def digest(module: nn.Module) -> str:
     return hashed.hexdigest()
 
 
-def tensors(value: Any) -> list[Tensor]:
-    """Return the tensors in `value`; in place of a quantized one, those that hold its data."""
-    inner: list[Tensor] = []
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, Tensor):
-            inner += parts(leaf)
-    return inner
-
-
 def parts(tensor: Tensor) -> list[Tensor]:
+    """Return the tensor; in place of a quantized one, those that hold its data."""
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
@@ -203,8 +185,7 @@ def parts(tensor: Tensor) -> list[Tensor]:
 
 def bytes_of(value: Tensor) -> memoryview:
     """Return the values of a dense tensor as bytes, in the order of its elements."""
-    plain = value.detach().resolve_conj().resolve_neg()
-    flat = plain.to("cpu").contiguous().reshape(-1)
+    flat = value.detach().to("cpu").contiguous().reshape(-1)
     return memoryview(flat.view(torch.uint8).numpy())
 
 

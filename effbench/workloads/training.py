@@ -7,7 +7,6 @@ the module or a compiled form of it: a mode provides the forward, or captures th
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from effbench.core.cell import Cell, Status
 from effbench.core.errors import UnsupportedError
@@ -33,17 +32,8 @@ from effbench.modes.base import Mode, Prepared, required
 from effbench.workloads import dropout, quantization
 from effbench.workloads.base import Workload
 from effbench.workloads.endings import Ended, without_float64
-from effbench.workloads.losses import TrainingLoss, make_loss
-from effbench.workloads.state import (
-    StateName,
-    is_dense,
-    on_host,
-    places,
-    restore,
-    same,
-    save,
-    tensors,
-)
+from effbench.workloads.losses import make_loss
+from effbench.workloads.state import is_dense, on_host, places, same, save
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -78,11 +68,8 @@ class TrainingSettings:
 
 
 class TrainingSteps(Workload):
-    """Training steps over the module, and the initial state to restore.
-
-    `start`: initial values of the trained parameters and of the buffers; `others`: those of all
-    state except the trained parameters.
-    """
+    """Training steps over the module. `initial`: its whole state, except parameters that stay
+    frozen."""
 
     reference: Trajectory
 
@@ -90,7 +77,7 @@ class TrainingSteps(Workload):
         super().__post_init__()
         self.module.train()
         self.settings = TrainingSettings(**(self.cell.training or {}))
-        self.loss = self.new_loss()
+        self.loss = make_loss(self.settings.loss, self.seed + 104729)
         dropout_off = dropout.switch_off(self.module)
         if dropout_off:
             self.trial.extra["dropout_off"] = dropout_off
@@ -101,11 +88,8 @@ class TrainingSteps(Workload):
                 "nothing to train: no parameter of the module requires a gradient"
             )
         self.optimizer = self.new_optimizer(self.parameters)
-        # on the host, because device memory is measured
-        self.start = on_host(self.state())
         # also frozen parameters: a momentum encoder writes to them in forward
-        trained = {StateName("parameter", name) for name in self.parameters}
-        self.others = save(self.module, places(self.module).keys() - trained)
+        self.initial = save(self.module, places(self.module))
 
     @classmethod
     def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
@@ -113,23 +97,16 @@ class TrainingSteps(Workload):
             return "numerics.quantize does not support phase=training"
         return None
 
-    def new_loss(self) -> TrainingLoss:
-        return make_loss(self.settings.loss, self.seed + 104729)
-
     def new_optimizer(self, parameters: dict[str, Tensor]) -> torch.optim.Optimizer:
         """Return an optimizer, whose step may become part of a CUDA graph. Raises UnsupportedError
         if torch lacks this implementation for these parameters."""
         name = self.settings.optimizer
         implementation = self.settings.implementation
         is_capturable = implementation == "capturable"
-        if is_capturable and name == "sgd":
+        if is_capturable and not (self.on_cuda and name != "sgd"):
             raise UnsupportedError(
-                "sgd has no capturable implementation, because it does not count steps; use another"
-                " one"
-            )
-        if is_capturable and not self.on_cuda:
-            raise UnsupportedError(
-                f"a capturable optimizer needs CUDA, but this cell runs on {self.device}"
+                "training.implementation=capturable needs CUDA and an optimizer that counts its"
+                " steps, which sgd does not"
             )
         flags = {
             "foreach": implementation in ("foreach", "capturable"),
@@ -171,11 +148,9 @@ class TrainingSteps(Workload):
     def restore(self) -> None:
         """Restore the initial parameters, buffers, attributes and optimizer state (zeros), and the
         random seed. Tensors are changed in place, because CUDA graphs use their addresses."""
-        restore(self.ran, self.others, self.device)
-        with torch.no_grad():
-            for name, value in self.parameters.items():
-                value.copy_(self.start[name])
-            for value in tensors(list(self.optimizer.state.values())):
+        self.restore_state([self.ran])
+        for value in tree_leaves(list(self.optimizer.state.values())):
+            if isinstance(value, Tensor):
                 value.zero_()
         set_seed(self.seed)
 
@@ -276,10 +251,12 @@ class TrainingSteps(Workload):
                     " __init__, or use a lazy module",
                 )
         # weights that stay frozen need no restoring
-        now = save(self.module, self.others)
-        for name, value in list(self.others.items()):
-            if name.kind == "parameter" and same(value, now.get(name)):
-                del self.others[name]
+        frozen = {name for name in self.initial if name.kind == "parameter"}
+        frozen = {name for name in frozen if name.path not in self.parameters}
+        now = save(self.module, frozen)
+        for name in frozen:
+            if same(self.initial[name], now.get(name)):
+                del self.initial[name]
         self.restore()
 
     def exact(self, state: Named, given: Inputs) -> Exact:
@@ -294,9 +271,7 @@ class TrainingSteps(Workload):
                 if name in state:  # frozen parameters are unchanged
                     value.copy_(state[name])
         set_seed(self.seed)
-        args, kwargs = accuracy.wide(accuracy.clone(given))
-        output = module(*args, **kwargs)
-        loss = self.loss(output, self.by_name(args, kwargs))
+        loss = self.loss_of(module, accuracy.wide(accuracy.clone(given)))
         loss.backward()
         gradients = {
             name: value.grad for name, value in parameters.items() if value.grad is not None
@@ -305,11 +280,15 @@ class TrainingSteps(Workload):
 
     def check(self) -> None:
         trajectory = self.follow(self.step)
+        start = {}
+        for name, value in self.initial.items():
+            if name.kind != "attribute":
+                start[name.path] = value
         tolerance = self.tolerance or accuracy.limit_of(self.dtype, None)
         comparison = TrainingComparison(
             trajectory,
             self.reference,
-            self.start,
+            start,
             tolerance,
         )
         reason = comparison.wrong()
@@ -364,10 +343,11 @@ class TrainingSteps(Workload):
         """Return eager's loss in the initial state, with random numbers of this seed."""
         self.restore()
         set_seed(seed)
-        args, kwargs = accuracy.clone(self.inputs_of_step(0))
-        output = self.module(*args, **kwargs)
-        loss = self.loss(output, self.by_name(args, kwargs))
-        return float(loss.detach())
+        return float(self.loss_of(self.module, accuracy.clone(self.inputs_of_step(0))).detach())
+
+    def loss_of(self, module: nn.Module, given: Inputs) -> Tensor:
+        args, kwargs = given
+        return self.loss(module(*args, **kwargs), self.by_name(args, kwargs))
 
     def wrong_after_timing(self) -> str | None:
         """Return a reason if the loss or a parameter is not finite after the timed steps, else
@@ -375,15 +355,10 @@ class TrainingSteps(Workload):
         given = self.inputs.checked[0]
         self.renew(given)
         args, kwargs = given
-        loss = float(self.step(*args, **kwargs))
-        name = accuracy.not_finite(self.state())
-        if not math.isfinite(loss):
-            reason = f"the loss is {loss:g}"
-        elif name is not None:
-            reason = f"{name} is not finite"
-        else:
+        name = accuracy.not_finite({"the loss": self.step(*args, **kwargs), **self.state()})
+        if name is None:
             return None
-        return f"{reason} after timing: training diverged; choose a smaller training.lr"
+        return f"{name} is not finite after timing: training diverged; choose a smaller training.lr"
 
     # --- figures
 

@@ -15,7 +15,6 @@ from effbench.core.errors import ConfigError
         ("sglang", 300, [248, 256]),
         ("vllm", 3, [1, 2, 3]),
         ("powers-of-two", 48, [32, 48]),
-        ("no-padding", 48, [31, 32]),
     ],
 )
 def test_a_preset_ends_at_the_largest_size(buckets, largest, end):

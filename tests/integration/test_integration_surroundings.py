@@ -22,29 +22,41 @@ def can_be_nobody() -> bool:
 
 
 @pytest.mark.skipif(not can_be_nobody(), reason="this system has no user namespaces")
-def test_a_user_without_a_home_in_an_odd_folder_whose_filter_raises(
+def test_a_user_that_the_system_does_not_know_whose_filter_raises(
     cli, processes, shared_headers, tmp_path
 ):
-    odd = tmp_path / 'my "t m p", it\'s: größe'
-    odd.mkdir()
-    # their path has spaces too, but the compiler need not write them again
-    (odd / f"torchinductor_uid{NOBODY}").symlink_to(shared_headers)
-    own = odd / f"effbench-{NOBODY}"
-    own.mkdir(mode=0o700)
-    caches = own / "cache"
-    # the fork server may look into its folder before the sweep has created it
-    (caches / "effbench" / "inductor").mkdir(parents=True)
-    kept = ("PATH", "PYTHONPATH", "OMP_NUM_THREADS")
-    env = {name: cli.env[name] for name in kept}
-    env |= {"TMPDIR": str(odd), "PYTHONWARNINGS": "error"}
     words = ["-m", "effbench", "-m", *cli.tiny, "model=tiny", "mode=eager,default"]
     command = [*AS_NOBODY, sys.executable, *words, "executor.keep_cache=true"]
-    process = subprocess.Popen(
-        command, cwd=cli.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    processes.append(process)
-    out, err = process.communicate(timeout=200)
-    assert (process.returncode, err) == (0, ""), (out, err)
+
+    def run(**variables):
+        kept = ("PATH", "PYTHONPATH", "OMP_NUM_THREADS")
+        env = {name: cli.env[name] for name in kept} | variables
+        process = subprocess.Popen(
+            command,
+            cwd=cli.folder,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        _, err = process.communicate(timeout=200)
+        return process.returncode, err
+
+    code, err = run()
+    assert (code, err.count("\n")) == (2, 1), err
+    assert "set HOME" in err
+    home = tmp_path / "home"
+    odd = home / "t m p"
+    odd.mkdir(parents=True)
+    code, err = run(HOME=str(home), TMPDIR=str(odd))
+    assert code == 2 and "another folder with TMPDIR" in err, err
+    temporary = home / "tmp"
+    temporary.mkdir()
+    # the compiler need not write them again
+    (temporary / f"torchinductor_uid{NOBODY}").symlink_to(shared_headers)
+    code, err = run(HOME=str(home), TMPDIR=str(temporary), PYTHONWARNINGS="error")
+    assert (code, err) == (0, "")
     assert [row["status"] for row in results_of(cli.db)] == ["ok", "ok"]
-    assert list(caches.rglob("compile/**/*.so")), "the caches are where they were asked for"
+    assert list(home.rglob("compile/**/*.so")), "the caches are where they were asked for"
     assert os.listdir(cli.folder) == ["results"], "no folder named ~"  # noqa: PTH208
