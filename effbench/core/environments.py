@@ -123,20 +123,15 @@ def names_by(environments: Iterable[StoredEnvironment], by: str) -> dict[str, st
 
 
 def labels(environments: Iterable[StoredEnvironment]) -> dict[str, dict[str, str]]:
-    """Return environment id -> its short names as `interpreter` and `folder`, if needed to
-    distinguish environments."""
+    """Return environment id -> its short names as `interpreter` and `folder`, if there are
+    several."""
     rows = list(environments)
-    known: dict[str, tuple[Any, ...]] = {
-        row.id: (row.gpu_name, row.torch_version, row.python) for row in rows
-    }
     added: dict[str, dict[str, str]] = {row.id: {} for row in rows}
-    for by in ("folder", "python"):
+    for by, flag in FLAGS.items():
         names = names_by(rows, by)
-        more = {key: (*known[key], name) for key, name in names.items()}
-        if len(set(more.values())) > len(set(known.values())):
-            known = more
+        if len(set(names.values())) > 1:
             for key, name in names.items():
-                added[key][FLAGS[by]] = name
+                added[key][flag] = name
     return added
 
 

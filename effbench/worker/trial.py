@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -203,9 +203,8 @@ class RunningTrial(TrialContext):
         if cell.numerics.get("channels_last"):
             module._apply(to_channels_last)
         if cell.numerics.get("quantize"):
-            quantized = quantization.quantize(module, cell.numerics["quantize"], example())
-            trial.extra["quantized"] = asdict(quantized)
-            trial.quantization_error = quantized.error
+            kind_of_weights = cell.numerics["quantize"]
+            trial.quantization_error = quantization.quantize(module, kind_of_weights, example())
         mode.batch = kind.batch(cell, specs)
         mode.cache_dir = self.request.cache_dir
         self.workload = kind(cell, mode, module, trial, specs, self.rules.check_steps)

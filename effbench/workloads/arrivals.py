@@ -11,7 +11,6 @@ also delays later requests, and long queues would be discarded most often.
 
 from __future__ import annotations
 
-import statistics
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -22,7 +21,7 @@ from typing import Any
 from effbench.core import streams
 from effbench.core.metrics import significant
 from effbench.measure.timing import BATCH_MS, Rules, Timer, Timing, TimingFigure, synchronizer
-from effbench.stats.intervals import Interval, median_interval
+from effbench.stats.intervals import median_interval
 from effbench.workloads.stream import StreamCalls
 
 SPARE_S = 0.0005  # idle time that a reading of the host's speed requires
@@ -50,8 +49,7 @@ class Arrivals(StreamCalls):
 
     def figures(self, latency_ms: float) -> dict[str, Any]:
         self.degraded = self.degraded or self.served.saturated()
-        mean_ms = statistics.fmean(self.trial.samples["latency_ms"])
-        return {"stream": {"latency_mean_ms": mean_ms, **self.served.facts()}}
+        return {"stream": self.served.facts()}
 
 
 @dataclass
@@ -64,7 +62,6 @@ class Served(Timing):
     seconds: float = 0.0
     took_s: float = 0.0
     waiting: int = 0
-    largest_queue: int = 0
     calls: Counter[int] = field(default_factory=Counter)
     moments: Timing = field(default_factory=Timing)
 
@@ -72,15 +69,10 @@ class Served(Timing):
         """Return the median of all requests, because a disturbance also delays later ones. It is
         marked if the host was disturbed for most of them, unless this does not change their median.
         See `Timing.figure`."""
-        median = median_interval(self.samples_ms)
-        if not self.moments.disturbed_ms or not self.moments.is_disturbed(self.requests):
-            return TimingFigure(median, self)
-        strict = replace(rules, min_samples=self.requests)
-        apart = self.moments.figure(strict, slowdown).median
-        bounds = [median.value]
-        bounds += [bound for bound in (apart.low, apart.high) if bound is not None]
-        interval = Interval(median.value, min(bounds), max(bounds))
-        return TimingFigure(interval, self, is_marked=True)
+        if self.moments.disturbed_ms and self.moments.is_disturbed(self.requests):
+            strict = replace(rules, min_samples=self.requests)
+            return replace(self.moments.figure(strict, slowdown), timing=self)
+        return TimingFigure(median_interval(self.samples_ms), self)
 
     @property
     def requests(self) -> int:
@@ -106,16 +98,10 @@ class Served(Timing):
         )
 
     def facts(self) -> dict[str, Any]:
-        served = self.requests - self.waiting
-        calls_by_size = {str(size): number for size, number in sorted(self.calls.items())}
         return {
-            "requests": self.requests,
             "offered_per_s": self.offered_per_s,
             "achieved_per_s": self.achieved_per_s,
-            "saturated": self.waiting > 0,
-            "mean_batch": served / max(1, self.calls.total()),
-            "largest_queue": self.largest_queue,
-            "calls_by_size": calls_by_size,
+            "calls_by_size": {str(size): number for size, number in sorted(self.calls.items())},
         }
 
 
@@ -135,7 +121,6 @@ def serve_once(
     seconds: float,
 ) -> Served:
     inputs = timer.inputs
-    renew = timer.renew
     synchronize = synchronizer(timer.device)
     clock = time.perf_counter
     result = Served(seconds=seconds)
@@ -148,7 +133,6 @@ def serve_once(
         taken = len(samples)
         arrived = bisect_right(arrivals_s, now, arrived)
         queue = arrived - taken
-        result.largest_queue = max(result.largest_queue, queue)
         is_late = now >= seconds / KEPT_UP and queue > len(inputs)
         if is_late or taken == len(arrivals_s):
             break
@@ -158,8 +142,8 @@ def serve_once(
             continue
         size = min(queue, len(inputs))
         args, kwargs = given = inputs[size - 1]
-        if renew:
-            renew(given)
+        if timer.renew:
+            timer.renew(given)
         timer.step(*args, **kwargs)
         synchronize()
         now = clock() - began

@@ -121,7 +121,6 @@ class Calls(Workload):
         if verdict.reason is None or not verdict.only_values:
             return verdict.reason
         # the tolerance may be too strict for this dtype: float64 decides
-        self.trial.extra["judged_by_float64"] = True
         try:
             reason = self.comparison.compare_with_float64(result, eager, exact())
         except Exception as error:  # a module may raise anything in an unexpected dtype

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +29,7 @@ from effbench.core.cell import Cell, Status
 from effbench.core.errors import UnsupportedError
 from effbench.measure import accuracy, timing
 from effbench.models.inputs import Args, Inputs, Kwargs, Step
-from effbench.modes.base import Mode, Prepared
+from effbench.modes.base import Prepared
 from effbench.workloads import state
 from effbench.workloads.base import InputSets, copies, make_sets
 from effbench.workloads.calls import Calls
@@ -46,23 +48,6 @@ class Length:
 
 def length_of(cell: Cell) -> Length:
     return Length(**(cell.generate or {}))
-
-
-def unsuitable(cell: Cell, names: Iterable[str]) -> str | None:
-    """Return why a module with inputs of these names cannot generate the cell's tokens, or None."""
-    names = list(names)
-    if names != INPUTS:
-        needs = "a decode step with the inputs token and position, in this order"
-        return f"phase=generate needs {needs}; {cell.model_name} has {', '.join(names)}"
-    length = length_of(cell)
-    slots = cell.model["module"].get("max_seq")
-    wanted = length.prompt + length.new_tokens
-    if slots is None or wanted <= slots:
-        return None
-    return (
-        f"prompt and new tokens take {wanted} slots, but the cache of {cell.model_name} has"
-        f" {slots}; set model.module.max_seq={wanted}"
-    )
 
 
 class RequestLatency(float):
@@ -162,14 +147,20 @@ class Generation(Calls):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.length = length_of(self.cell)
-        reason = unsuitable(self.cell, self.specs)
-        if reason is not None:
-            raise UnsupportedError(reason)
-
-    @classmethod
-    def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
-        names = [spec["name"] for spec in cell.model.get("inputs", ())]
-        return unsuitable(cell, names) if names else None
+        model = self.cell.model_name
+        names = list(self.specs)
+        if names != INPUTS:
+            raise UnsupportedError(
+                "phase=generate needs a decode step with the inputs token and position, in this"
+                f" order; {model} has {', '.join(names)}"
+            )
+        slots = self.cell.model["module"].get("max_seq")
+        wanted = self.length.prompt + self.length.new_tokens
+        if slots is not None and wanted > slots:
+            raise UnsupportedError(
+                f"prompt and new tokens take {wanted} slots, but the cache of {model} has {slots};"
+                f" set model.module.max_seq={wanted}"
+            )
 
     def make_inputs(self, sets: int) -> None:
         """Make prompts [B, P]: two at least, because only others show a stale cache."""
@@ -247,43 +238,36 @@ class Generation(Calls):
         """Return which logits differ from eager's, or None. The step goes on with eager's tokens,
         because a tie between two tokens may go either way."""
         for given, eager in zip(self.inputs.checked, self.references, strict=True):
-            reason = self.wrong_logits(given, eager)
+            with torch.inference_mode(False):  # tensors like those that the generator makes
+                tokens = [token.clone() for token in eager.tokens.to(self.device).split(1, 1)]
+            logits = self.logits_after(self.step, given, tokens)
+            exact = partial(self.exact_logits, given, tokens)
+            reason = self.differs(logits, eager.logits, exact)
             if reason is not None:
                 return reason
         return None
 
-    def wrong_logits(self, given: Inputs, eager: EagerRequest) -> str | None:
-        with torch.inference_mode(False):  # tensors like those that the generator makes
-            tokens = [token.clone() for token in eager.tokens.to(self.device).split(1, 1)]
-
-        def exact() -> accuracy.Parts:
-            module = self.in_float64()
-            return self.logits_after(Generator(module, module, self.cell), given, tokens)
-
-        logits = self.logits_after(self.step, given, tokens)
-        return self.differs(logits, eager.logits, exact)
+    def exact_logits(self, given: Inputs, tokens: Sequence[Tensor]) -> accuracy.Parts:
+        module = self.in_float64()
+        return self.logits_after(Generator(module, module, self.cell), given, tokens)
 
     # --- figures
 
     def figures(self, latency_ms: float) -> dict[str, Any]:
         trial = self.trial
-        requests = [ms for ms in trial.samples["latency_ms"] if isinstance(ms, RequestLatency)]
-        trial.samples["ttft_ms"] = [request.first_ms for request in requests]
-        trial.samples["tpot_ms"] = [ms for request in requests for ms in request.between_ms]
-        per_request = 1000 * self.length.new_tokens / latency_ms
-        trial.tokens_per_s = self.cell.bs * per_request
-        facts: dict[str, Any] = {
-            "requests": len(requests) * self.cell.bs,
-            "tokens_per_s_per_request": per_request,
-        }
-        for name in ("latency", "ttft", "tpot"):
-            p50, p99 = np.quantile(trial.samples[f"{name}_ms"], (0.5, 0.99)).tolist()
-            facts[f"{name}_p50_ms"] = p50
-            facts[f"{name}_p99_ms"] = p99
-        trial.ttft_ms = facts["ttft_p50_ms"]
-        trial.tpot_ms = facts["tpot_p50_ms"]
-        trial.tpot_p99_ms = facts["tpot_p99_ms"]
-        return {"generation": facts}
+        first: list[float] = []
+        between: list[float] = []
+        for request in trial.samples["latency_ms"]:
+            if isinstance(request, RequestLatency):
+                first.append(request.first_ms)
+                between += request.between_ms
+        trial.samples["ttft_ms"] = first
+        trial.samples["tpot_ms"] = between
+        trial.tokens_per_s = self.cell.bs * self.length.new_tokens * 1000 / latency_ms
+        trial.ttft_ms = statistics.median(first)
+        trial.tpot_ms = statistics.median(between)
+        trial.tpot_p99_ms = float(np.quantile(between, 0.99))
+        return {}
 
     def unpaired(self) -> str | None:
         return "requests and streams are timed as a whole"

@@ -58,20 +58,16 @@ class Inference(Calls):
 
     def take_reference(self) -> None:
         """Keep eager's results. Raises Ended if they have no tensor or are not finite."""
-        marks = state.marks(self.module)
+        before = state.Watch(self.module)
         first = self.first_call()
         watch = state.Watch(self.module)
         # what calls may change: buffers, attributes, and parameters that the first call has changed
-        names = {
-            name
-            for name in watch.names
-            if name.kind != "parameter" or watch.marks.get(name) != marks.get(name)
-        }
+        changed = before.changed(watch.names)
+        names = {name for name in watch.names if name.kind != "parameter" or name in changed}
         initial = state.save(self.module, names)
 
         def start() -> None:
-            changed = watch.changed(names)
-            saved = {name: value for name, value in initial.items() if name in changed}
+            saved = {name: initial[name] for name in watch.changed(initial.keys())}
             state.restore(self.module, saved, self.device)
 
         self.choose_grad_mode(first, start)

@@ -39,20 +39,10 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Quantized:
-    """What quantization did. `error`: ‖output - output before‖ ÷ ‖output before‖ of an eager call;
-    `layers` and `of`: how many linear layers are quantized, and how many there are."""
-
-    kind: str
-    error: float | None
-    layers: int
-    of: int
-
-
-def quantize(module: nn.Module, kind: str, inputs: Inputs) -> Quantized:
-    """Quantize the module's linear layers in place. `inputs`: those of the call that shows the
-    error. Raises Ended if the kind or the module is unsupported."""
+def quantize(module: nn.Module, kind: str, inputs: Inputs) -> float | None:
+    """Quantize the module's linear layers in place, and return ‖output - output before‖ ÷ ‖output
+    before‖ of an eager call. `inputs`: those of this call. Raises Ended if the kind or the module
+    is unsupported."""
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
     reason = unsupported(kind, linear)
     if reason is not None:
@@ -62,20 +52,13 @@ def quantize(module: nn.Module, kind: str, inputs: Inputs) -> Quantized:
     before = outputs(module, inputs)
     configuration = getattr(quantization, KINDS[kind].configuration)
     quantization.quantize_(module, configuration(**KINDS[kind].arguments))
-    layers = sum(is_quantized(part.weight) for part in linear)
-    if not layers:
+    if not any(is_quantized(part.weight) for part in linear):
         raise Ended(
             Status.UNSUPPORTED,
             f"numerics.quantize={kind}: torchao can quantize none of the linear layers",
         )
     comparison = accuracy.Comparison(device=linear[0].weight.device)
-    verdict = comparison.compare(outputs(module, inputs), before)
-    return Quantized(
-        kind,
-        verdict.error,
-        layers,
-        len(linear),
-    )
+    return comparison.compare(outputs(module, inputs), before).error
 
 
 def unsupported(kind: str, linear: list[nn.Linear]) -> str | None:
@@ -93,8 +76,6 @@ def unsupported(kind: str, linear: list[nn.Linear]) -> str | None:
         return f"needs a CUDA device of compute capability {least[0]}.{least[1]} or higher"
     if kind == "int4-weight-only" and weight.dtype is not torch.bfloat16:
         return "needs dtype=bfloat16"
-    if kind == "int8-weight-only" and weight.dtype is torch.float64:
-        return "does not support dtype=float64"
     return None
 
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import functools
-import statistics
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from effbench.core.cell import Cell
 from effbench.models.inputs import Batch, Inputs, as_arguments, cut
@@ -61,12 +57,10 @@ class StreamCalls(Inference):
 
     @classmethod
     def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
-        if dim_of(cell) is not None and (mode.static_shape or mode.static_lengths):
-            return "this mode has one static length, but the stream has many: use stream=none"
-        if mode.static_shape:
+        if mode.static_shape or (mode.static_lengths and dim_of(cell) is not None):
             return (
-                "this mode has one static shape, but a stream has many batch sizes: use"
-                " bucketed-graph, or one bs"
+                "this mode has one static shape, but a stream has many: use one size (stream=none),"
+                " or bucketed-graph for many batch sizes"
             )
         return None
 
@@ -92,28 +86,5 @@ class StreamCalls(Inference):
     def calls_per_pass(self) -> int:
         return len(self.inputs.timed)
 
-    def figures(self, latency_ms: float) -> dict[str, Any]:
-        samples_ms = self.trial.samples["latency_ms"]
-        return {"stream": latency_by_size(samples_ms, sizes_of(self.cell))}
-
     def unpaired(self) -> str | None:
         return "requests and streams are timed as a whole"
-
-
-def latency_by_size(samples_ms: Sequence[float], sizes: Sequence[int]) -> dict[str, Any]:
-    """Return the mean latency of all calls in ms, and for each size its calls per pass and median
-    latency. `samples_ms`: the samples of whole passes over `sizes`, in order."""
-    passes = np.reshape(samples_ms, (-1, len(sizes)))
-    by_size = {}
-    for size in sorted(set(sizes)):
-        of_size = passes[:, np.array(sizes) == size]
-        by_size[str(size)] = {
-            "calls": sizes.count(size),
-            "latency_ms": float(np.median(of_size)),
-        }
-    return {
-        "passes": len(passes),
-        "calls_per_pass": len(sizes),
-        "latency_mean_ms": statistics.fmean(samples_ms),
-        "by_size": by_size,
-    }

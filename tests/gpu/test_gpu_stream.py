@@ -116,11 +116,10 @@ def sizes(streamed):
 
 
 @pytest.mark.parametrize("mode", ["eager", "default", "bucketed-graph"])
-def test_a_stream_is_timed_in_whole_passes(streamed, sizes, mode):
+def test_a_stream_is_timed_in_whole_passes(streamed, mode):
     trial = streamed[mode]
     assert (trial["status"], trial["reason"], trial["flops"]) == ("ok", None, None)
     assert trial["calls_per_block"] % 24 == trial["latency_samples"] % 24 == 0
-    assert set(trial["extra"]["facts"]["stream"]["by_size"]) == set(map(str, sizes))
 
 
 def test_graphs_of_buckets_serve_a_stream(streamed, sizes):

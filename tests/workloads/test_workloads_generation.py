@@ -15,7 +15,7 @@ from effbench.models.spec import parse_inputs
 from effbench.modes.exported import AotInductor
 from effbench.worker.trial import unsupported
 from effbench.workloads.endings import Ended
-from effbench.workloads.generation import Generation, unsuitable
+from effbench.workloads.generation import Generation
 
 B, P, N, V = 2, 5, 8, 11
 SPECS = parse_inputs(
@@ -121,9 +121,9 @@ def test_modules_that_return_something_else(output, text):
 
 
 def test_what_cannot_generate():
-    assert unsuitable(cell(), SPECS) is None
-    assert "take 14 slots, but the cache of m has 13" in unsuitable(cell(new_tokens=N + 1), SPECS)
     swapped = dict(reversed(SPECS.items()))
+    with pytest.raises(UnsupportedError, match="take 14 slots, but the cache of m has 13"):
+        own_workload(Generation, cell(new_tokens=N + 1), Next(), SPECS, [])
     with pytest.raises(UnsupportedError, match="in this order; m has position, token"):
         generation(Next(), swapped)
     reason = unsupported(cell(), AotInductor(), torch.device("cpu"))

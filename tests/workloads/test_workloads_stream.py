@@ -124,5 +124,5 @@ def test_a_server_that_keeps_up_and_a_saturated_one(cli_in, tmp_path):
     assert "saturated: the server completed" in by_rate[100_000]["reason"]
     for trial in trials_of(cli.db):
         facts = trial["extra"]["facts"]["stream"]
-        assert facts["requests"] == trial["latency_samples"] > 20
+        assert trial["latency_samples"] > 20
         assert set(facts["calls_by_size"]) <= {"1", "2"}
