@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 GONE_POLL_S = 0.02
@@ -92,6 +93,18 @@ def environment_of(pid: int, name: str) -> str | None:
     return None
 
 
+def kill_all(find: Callable[[], set[int]]) -> None:
+    """Send SIGKILL to the processes that `find` returns, until it returns none (at most five
+    times)."""
+    for _ in range(5):
+        pids = find()
+        if not pids:
+            return
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
 def siblings(pids: set[int]) -> set[int]:
     """Return which of these processes are trials of the same sweep: they have the same grandparent
     as this process."""
@@ -100,23 +113,23 @@ def siblings(pids: set[int]) -> set[int]:
     return {pid for pid in pids if pid in table and table.get(table[pid][0], (0, 0))[0] == sweep}
 
 
-def kill_descendants(root: int) -> None:
-    """Kill the descendants of `root` and the processes in its session, also those that appear
-    meanwhile (at most five times), but not `root` itself."""
-    for _ in range(5):
-        pids = descendants(root)
-        if not pids:
-            return
-        for pid in pids:
-            kill(pid)
-
-
 def kill_tree(root: int) -> None:
     """Kill `root`, its descendants and its session."""
-    kill(root)
-    kill_descendants(root)
-
-
-def kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(root, signal.SIGKILL)
+    kill_all(lambda: descendants(root))
+
+
+def kill_marked(session: int | None, name: str, value: str) -> None:
+    """Kill the processes of a session, and all processes with this variable in their
+    environment."""
+
+    def marked() -> set[int]:
+        table = process_table()
+        return {
+            pid
+            for pid, (_, sid) in table.items()
+            if sid == session or environment_of(pid, name) == value
+        }
+
+    kill_all(marked)

@@ -24,6 +24,7 @@ from effbench.core.folders import cache_home, check_plain
 from effbench.core.message import (
     DUET_PHASE,
     PROBE_PHASE,
+    TRIAL_VARIABLE,
     MessageError,
     decode,
     encode,
@@ -346,8 +347,7 @@ class ForkServer:
         for request in requests.values():
             # the kernel kills the task's process when its server dies, but not that process's
             # children
-            if request.pid is not None:
-                processes.kill_descendants(request.pid)
+            processes.kill_marked(request.pid, TRIAL_VARIABLE, request.id)
             request.end({"died": self.dead})
         self.ready.set()
 

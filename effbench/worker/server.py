@@ -140,7 +140,7 @@ class Server:
         for child in self.children.values():
             processes.kill_tree(child.pid)
         # orphans that this process has adopted
-        processes.kill_descendants(os.getpid())
+        processes.kill_all(lambda: processes.descendants(os.getpid()))
 
     def close_wakeup(self) -> None:
         """Close the sockets through which signals end the wait for messages."""
@@ -332,7 +332,7 @@ class Server:
         """Kill the processes that the task left behind: its session, and orphans that this server
         has adopted."""
         # not the pid: it may belong to a new process
-        processes.kill_descendants(child.pid)
+        processes.kill_all(lambda: processes.descendants(child.pid))
         running = {other.pid for other in self.children.values()}
         for pid, (parent, session) in processes.process_table().items():
             is_orphan = parent == os.getpid() and not {pid, session} & running
