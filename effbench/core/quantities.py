@@ -59,9 +59,11 @@ class Metric:
         """Return `value` as text with a unit and three significant digits; an em dash for None and
         NaN."""
         number = self.number(value)
-        if value is None or not math.isfinite(value):
+        has_unit = self.unit not in ("", "bytes") and not self.as_change
+        if value is None or not math.isfinite(value) or not has_unit:
             return number
-        return f"{number}{self.suffix}"
+        separator = "" if self.unit == "×" else " "
+        return f"{number}{separator}{self.unit}"
 
     def number(self, value: float | int | None) -> str:
         """Return `value` as `format` does, but without the unit; bytes keep their binary unit."""
@@ -80,15 +82,6 @@ class Metric:
         if self.unit == "":
             return f"{value:.3g}"
         return significant(value, 3)
-
-    @property
-    def suffix(self) -> str:
-        """What follows a number: the unit, unless the number has its own."""
-        if self.unit in ("", "bytes") or self.as_change:
-            return ""
-        if self.unit == "×":
-            return self.unit
-        return f" {self.unit}"
 
 
 def as_field(declare: Callable[Arguments, Metric]) -> Callable[Arguments, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from effbench.core.cell import Cell
 from effbench.models.inputs import Batch, Inputs, as_arguments, cut
@@ -38,16 +37,15 @@ def slice_sets(cell: Cell, specs: Specs, sets: int) -> InputSets:
     @functools.cache
     def rows(number: int, size: int) -> Inputs:
         args, kwargs = whole[number]
-        values = []
-        for value, dim in zip((*args, *kwargs.values()), dims, strict=True):
-            values.append(cut(value, dim, size))
+        every = (*args, *kwargs.values())
+        values = [cut(value, dim, size) for value, dim in zip(every, dims, strict=True)]
         return as_arguments(values, kwargs)
 
-    def in_turn(calls: Sequence[int]) -> list[Inputs]:
-        return [rows(number % sets, size) for number, size in enumerate(calls)]
-
     descending = sorted(set(sizes), reverse=True)
-    return InputSets(timed=in_turn(sizes), checked=in_turn(descending))
+    return InputSets(
+        timed=[rows(number % sets, size) for number, size in enumerate(sizes)],
+        checked=[rows(number % sets, size) for number, size in enumerate(descending)],
+    )
 
 
 class StreamCalls(Inference):

@@ -1,4 +1,4 @@
-"""Names of a sweep's interpreters: short, telling, and only where the versions do not tell."""
+"""Names of a sweep's interpreters and folders: short, telling, and only if there are several."""
 
 import made_sweeps
 import pytest
@@ -32,13 +32,13 @@ def test_the_shortest_telling_part(paths, names):
     assert short_names(paths, "none") == names
 
 
-def test_labels_only_where_the_versions_do_not_tell():
+def test_labels_only_if_there_are_several():
     old, new = (
         environment("e1", "/a/bin/python", torch_version="2.11.0"),
         environment("e2", "/b/bin/python"),
     )
     assert names_by([old, environment("e3")], "python") == {"e1": "a", "e3": "own"}
-    assert labels([old, new]) == {"e1": {}, "e2": {}}
+    assert labels([old, new]) == {"e1": {"interpreter": "a"}, "e2": {"interpreter": "b"}}
     assert labels([environment("e1")]) == {"e1": {}}
     assert labels([old, new, environment("e3", "/c/bin/python")])["e2"] == {"interpreter": "b"}
     folders = [
