@@ -44,10 +44,7 @@ SWEEP = (
     "on_failure=ignore",
 )
 #: The line that `Progress.ended` prints of a trial that has been recorded.
-LINE = re.compile(
-    r" *\d+ % · round (?P<round>\d+)/\d+ · .*?\bbs=(?P<bs>\d+)\b.*?"
-    r" · (?:attempt (?P<attempt>\d+) · )?\w+"
-)
+LINE = re.compile(r" *\d+ % · round (?P<round>\d+)/\d+ · .*?\bbs=(?P<bs>\d+)\b.*? · \w+")
 TIMEOUT_S = 120.0
 #: Time for all processes of a sweep to end after its orchestrator has ended.
 ORPHAN_S = 20.0
@@ -110,8 +107,8 @@ class Sweep:
     process: subprocess.Popen | None = None
     reader: threading.Thread | None = None
     lines: list[str] = field(default_factory=list)  # output of all processes, without the title
-    promised: Counter[tuple[int, int, int]] = field(default_factory=Counter)
-    recorded: dict[tuple[int, int, int], tuple[int, str]] = field(default_factory=dict)
+    promised: Counter[tuple[int, int]] = field(default_factory=Counter)
+    recorded: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
     id: str | None = None
     is_mounted: bool = False
     databases: int = 1
@@ -185,8 +182,7 @@ class Sweep:
         with process.stdout as lines:
             for line in lines:
                 if match := LINE.match(line):
-                    attempt = int(match["attempt"] or 1)
-                    self.promised[int(match["bs"]), int(match["round"]) - 1, attempt - 1] += 1
+                    self.promised[int(match["bs"]), int(match["round"]) - 1] += 1
                 elif title := re.match(r"sweep (\S+) · ", line):
                     self.id = title[1]
                     for tally in self.to_resume:
@@ -308,9 +304,7 @@ class Sweep:
             rows, results = store.trials(self.id), store.results(self.id)
             store.rebuild_results(self.id)
             derived = store.results(self.id)
-        trials = {
-            (sizes[row.cell_key], row.round, row.attempt): (row.id, row.status) for row in rows
-        }
+        trials = {(sizes[row.cell_key], row.round): (row.id, row.status) for row in rows}
         known = self.recorded.items()
         lost = {key for key in printed if key not in trials} | {
             key for key, row in known if trials.get(key) != row

@@ -182,12 +182,11 @@ def compare_gpus(folder: Path, args: argparse.Namespace, overrides: list[str]) -
         sweeps[count] = measure(db, words, count)
     for count, sweep in sweeps.items():
         idle = ", ".join(f"{device} {share:.1%}" for device, share in sweep.idle().items())
-        again = sum(trial.attempt > 0 for trial in sweep.trials)
         each = np.mean([trial.wall_s for trial in sweep.trials])
         print(
             f"devices: {count}: {sweep.wall_s:.1f} s, first trial after {sweep.first_s:.1f} s;"
-            f" idle: {idle}; {len(sweep.trials)} trials of {each:.2f} s on average, {again} of them"
-            f" repeated; {sweep.statuses}"
+            f" idle: {idle}; {len(sweep.trials)} trials of {each:.2f} s on average;"
+            f" {sweep.statuses}"
         )
         ratio, agrees = sweeps[1].wall_s / sweep.wall_s, agreement(sweeps[1].results, sweep.results)
         print(f"against one: {ratio:.2f} times as fast; {agrees}", flush=True)

@@ -93,7 +93,6 @@ class TrialRequest(Payload):
     cell: dict[str, Any]
     protocol: dict[str, Any]
     round: int = 0
-    attempt: int = 0
     gpu_uuid: str | None = None
     # compile caches of this cell in this sweep, environment and compilation
     cache_dir: str | None = None

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Self
 
 from effbench.core.cell import Cell, Trial
@@ -139,11 +140,10 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A trial to run. `round` and `attempt` count from 0."""
+    """A trial to run. `round` counts from 0."""
 
     run: CellRun
     round: int
-    attempt: int = 0
 
 
 #: The recorded trials of each cell run: the last attempt of each round.
@@ -153,24 +153,20 @@ History = Mapping[CellRun, Sequence[Trial]]
 def trials_left(
     runs: Sequence[CellRun], settings: Settings, history: History
 ) -> list[PlannedTrial]:
-    """Return the remaining trials, round by round, without those of failed cell runs.
-
-    `history`: the last attempt of each recorded round. A member of a duet whose other member is
-    missing gets another attempt.
-    """
+    """Return the remaining trials, round by round, without those of failed cell runs."""
     failed = {run for run, trials in history.items() if not is_measured(trials)}
-    recorded = {(run, trial.round): trial for run, trials in history.items() for trial in trials}
+    recorded = {(run, trial.round) for run, trials in history.items() for trial in trials}
     left: list[PlannedTrial] = []
     for round in range(settings.protocol.rounds):
-        for group in round_order(runs, settings.sweep.seed, round):
-            known = {run: recorded.get((run, round)) for run in group if run not in failed}
-            left += trials_left_of_group(known, round)
+        for run in round_order(runs, settings.sweep.seed, round):
+            if run not in failed and (run, round) not in recorded:
+                left.append(PlannedTrial(run, round))
     return left
 
 
-def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[CellRun]]:
-    """Return the runs in their groups, in this round's random order, so that drift affects all
-    modes equally.
+def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[CellRun]:
+    """Return the runs group by group, in this round's random order, so that drift affects all modes
+    equally.
 
     The interpreters of a cell alternate (A-B, B-A, B-A, A-B …), so that drift within a round
     favours none, also in the rounds of each of two compile caches.
@@ -181,22 +177,8 @@ def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[Cel
     order = list(groups.values())
     random.Random(f"{seed}/{round}").shuffle(order)
     if (round + round // 2) % 2:
-        return [group[::-1] for group in order]
-    return order
-
-
-def trials_left_of_group(
-    recorded: Mapping[CellRun, Trial | None], round: int
-) -> Iterator[PlannedTrial]:
-    """Yield the remaining trials of a group in a round. `recorded`: the trial of each of its runs
-    in this round, if there is one."""
-    known = list(filter(None, recorded.values()))
-    is_half = len(known) < len(recorded) and any(map(is_of_duet, known))
-    for run, trial in recorded.items():
-        if trial is None:
-            yield PlannedTrial(run, round)
-        elif is_half:
-            yield PlannedTrial(run, round, trial.attempt + 1)
+        order = [group[::-1] for group in order]
+    return list(chain.from_iterable(order))
 
 
 def is_measured(trials: Iterable[Trial]) -> bool:

@@ -219,8 +219,6 @@ class Progress:
             percent = self.time_left.percent()
             left = "" if self.live else self.left()  # the live status has it
         line = Text(f"{percent:>3} % · {self.round_of(trial)} · {self.names[trial.run]} · ")
-        if trial.attempt:
-            line.append(f"attempt {trial.attempt + 1} · ")
         line.append(record.status.value, style=STYLES.get(record.status, "red"))
         figures = ", ".join(filter(None, [time_text(record), compile_text(record)]))
         if figures:

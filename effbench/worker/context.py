@@ -26,9 +26,7 @@ class TrialContext:
         self.rules = Rules.of(request.protocol)
         self.device = torch.device(self.cell.device)
         self.on_cuda = self.device.type == "cuda"
-        self.trial = Trial(
-            self.cell.key, request.round, Status.OK, attempt=request.attempt, pid=os.getpid()
-        )
+        self.trial = Trial(self.cell.key, request.round, Status.OK, pid=os.getpid())
         self.watcher = GpuWatch(Gpu())
 
     @contextmanager

@@ -136,7 +136,6 @@ def ok(request, status="ok", **values):
         request["round"],
         Status(status),
         None,
-        request["attempt"],
         latency_ms=1.0,
         pid=7,
     )

@@ -347,7 +347,6 @@ class LocalExecutor(TrialExecutor):
             cell=run.cell.params(),
             protocol=protocol,
             round=trial.round,
-            attempt=trial.attempt,
             gpu_uuid=slot.uuid,
             cache_dir=str(caches / str(compilation)),
             compilation=compilation,
@@ -392,10 +391,7 @@ class LocalExecutor(TrialExecutor):
         self.store.add_trial(self.sweep_id, environment_id, record)
         self.speeds[environment_id].add(record)
         self.note_disturbance(trial, record)
-        # only the last attempt of a round counts
-        others = [other for other in self.history[run] if other.round != record.round]
-        recent = replace(record, samples={})  # which take megabytes
-        self.history[run] = [*others, recent]
+        self.history[run].append(replace(record, samples={}))  # samples take megabytes
 
     def note_disturbance(self, trial: PlannedTrial, record: Trial) -> None:
         """After some trials in a row without an undisturbed moment, stop waiting for one, and note
@@ -422,13 +418,7 @@ class LocalExecutor(TrialExecutor):
 
 def ended_early(trial: PlannedTrial, status: Status, reason: str) -> Trial:
     """Return the record of a trial whose process did not send one."""
-    return Trial(
-        trial.run.cell.key,
-        trial.round,
-        status,
-        reason,
-        trial.attempt,
-    )
+    return Trial(trial.run.cell.key, trial.round, status, reason)
 
 
 def record_of(request: ServerRequest, trial: PlannedTrial) -> Trial:

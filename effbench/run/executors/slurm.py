@@ -235,7 +235,7 @@ class SlurmExecutor(TrialExecutor):
         trial, interpreter = event.trial, self.environments[event.environment_id]
         for run in job.runs:
             if run.cell.key == trial.cell_key and run.interpreter == interpreter:
-                self.progress.ended(PlannedTrial(run, trial.round, trial.attempt), trial)
+                self.progress.ended(PlannedTrial(run, trial.round), trial)
 
 
 def batches(trials: Iterable[PlannedTrial]) -> list[list[CellRun]]:
