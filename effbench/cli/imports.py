@@ -92,8 +92,8 @@ def join(db: str, sweep_ids: list[str], name: str) -> None:
     with Store.open(db, mode="write") as store:
         joined = store.join(sweep_ids, name)
     hosts = f"{len(joined.hosts)} hosts ({', '.join(joined.hosts)})"
-    counts = f"{count(joined.cells, 'cell')}, {count(joined.trials, 'trial')}"
-    print(one_line(f"{joined.id} {joined.name}: joined, {hosts}, {counts}"))
+    cells = count(joined.cells, "cell")
+    print(one_line(f"{joined.id} {joined.name}: joined, {hosts}, {cells}"))
     if joined.omitted:
         print(f"  omitted: {count(joined.omitted, 'cell')} that only some of the sweeps planned")
 

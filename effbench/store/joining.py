@@ -1,13 +1,15 @@
 """Join sweeps of several hosts with the same GPU into one sweep, whose intervals are over hosts.
 
 The host decides launch-bound times: the same cell may run at 8.9 times eager's speed on one host
-and at 10.7 times on another with the same GPU. Repeating it on one host does not show that.
+and at 10.7 times on another with the same GPU. Repeating it on one host does not show that. A
+joined sweep has one trial for each host and cell, with the figures of the host's result, so that
+each host counts once.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any, Self
@@ -18,22 +20,31 @@ from effbench.core.cell import (
     Cell,
     Conditions,
     Environment,
+    Result,
+    Status,
     StoredEnvironment,
     StoredTrial,
+    Trial,
     digest,
 )
 from effbench.core.environments import diff_conditions
 from effbench.core.errors import StoreError, UsageError
+from effbench.core.metrics import SPEEDUP_COLUMNS, TRIAL_METRICS, bounds_of
 from effbench.core.printable import count
 from effbench.store import sweeps, trials
 from effbench.store.connect import insert
-from effbench.store.schema import SAMPLE, SWEEP, TRIAL
+from effbench.store.schema import RESULT, SWEEP, TRIAL
+from effbench.store.summary import BOUNDS, mean_of
 from effbench.store.values import now, text, trial_row
 
 #: Key of a joined sweep's `host`: what it joins, one entry per host.
 JOINED = "joined"
-#: Facts of an environment in which hosts may differ, and which the joined sweep records of each.
+#: Facts of an environment in which hosts may differ.
 OF_HOST = ("cpu_name", "driver_version", "platform")
+#: Figures of a result that are figures of a trial.
+FIGURES = tuple(
+    metric.name for metric in TRIAL_METRICS if metric.title and metric.name in RESULT.columns
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,7 @@ class HostSweep:
     environment: StoredEnvironment
     plan: list[Cell]
     trials: list[StoredTrial]
+    results: list[Result]
     host: str = ""
 
     @classmethod
@@ -59,12 +71,12 @@ class HostSweep:
             raise StoreError(
                 f"{sweep_id} has trials in {number}; --join takes sweeps with one environment each"
             )
-        plan = sweeps.planned(connection, sweep_id)
         return cls(
             sweep,
             environments[0],
-            plan,
+            sweeps.planned(connection, sweep_id),
             trials.trials(connection, sweep_id),
+            trials.results(connection, sweep_id),
         )
 
     @property
@@ -94,10 +106,6 @@ class HostSweep:
         protocol["baseline_mode"] = self.sweep.baseline_mode
         return Conditions(environment, protocol, {})
 
-    @property
-    def rounds(self) -> int:
-        return 1 + max(trial.round for trial in self.trials)
-
     def facts(self) -> dict[str, Any]:
         """Return what the joined sweep records about this host."""
         times = [trial.host_ms for trial in self.trials if trial.host_ms]
@@ -105,10 +113,62 @@ class HostSweep:
         return {
             "host": self.host,
             "sweep": self.sweep.id,
-            "trials": len(self.trials),
+            "cpu_name": self.environment.cpu_name,
             "host_ms": host_ms,
-            **{name: getattr(self.environment, name) for name in OF_HOST},
         }
+
+    def trials_of(self, result: Result, number: int) -> Iterator[Trial]:
+        """Yield a trial with the figures of a result, as round `number`, and before it an attempt
+        with those of an empty compile cache, if there are any."""
+        cache = None
+        if result.compile_cold_s is not None:
+            cache = "cold"
+            yield Trial(
+                result.cell_key,
+                number,
+                Status.OK,
+                host=self.host,
+                compile_cache=cache,
+                compile_s=result.compile_cold_s,
+                first_call_s=result.first_call_s,
+                peak_reserved_bytes=result.peak_reserved_cold_bytes,
+                prepare_peak_allocated_bytes=result.prepare_peak_allocated_bytes,
+            )
+        if result.compile_warm_s is not None:
+            cache = "warm"
+        trials = [trial for trial in self.trials if trial.cell_key == result.cell_key]
+        yield Trial(
+            result.cell_key,
+            number,
+            result.status,
+            result.reason,
+            attempt=1,
+            extra=trials[-1].extra,
+            host=self.host,
+            disturbance=result.disturbance,
+            compile_cache=cache,
+            compile_s=result.compile_warm_s,
+            prepare_s=mean_of(trial.prepare_s for trial in trials),
+            **figures_of(result),
+        )
+
+
+def figures_of(result: Result) -> dict[str, Any]:
+    """Return the figures of a trial that stands for a result. Its speedups count as those of pairs,
+    because both sides ran on the same host."""
+    figures: dict[str, Any] = {name: getattr(result, name) for name in FIGURES}
+    figures["pair_disturbance"] = result.speedup_disturbance
+    if result.unsteady_trials is not None:
+        figures["steady"] = result.unsteady_trials == 0
+    bounded = {"latency_ms": "latency_ms", "period_ms": "period_ms"}
+    for name, columns in SPEEDUP_COLUMNS.items():
+        figures[columns.paired] = result.value(name)
+        figures[f"{columns.paired}_disturbed"] = result.value(columns.busy)
+        bounded[name] = columns.paired
+    for name, figure in bounded.items():
+        bounds = BOUNDS[figure]
+        figures[bounds.low], figures[bounds.high] = bounds_of(result, name)
+    return figures
 
 
 @dataclass(frozen=True)
@@ -120,7 +180,6 @@ class JoinedSweep:
     hosts: list[str]
     cells: int
     omitted: int
-    trials: int
 
 
 def join(connection: sa.Connection, sweep_ids: Iterable[str], name: str) -> JoinedSweep:
@@ -140,30 +199,13 @@ def join(connection: sa.Connection, sweep_ids: Iterable[str], name: str) -> Join
         raise StoreError("the sweeps cannot be joined: they have no cell in common")
     ids = sorted(part.sweep.id for part in parts)
     sweep_id = f"joined-{digest([name, ids])[:12]}"
-    _write_sweep(
-        connection,
-        sweep_id,
-        name,
-        parts,
-    )
+    _write_sweep(connection, sweep_id, name, parts)
     plan = [cell for cell in parts[0].plan if cell in shared]
     sweeps.extend_sweep(connection, sweep_id, plan)
-    number = _write_trials(
-        connection,
-        sweep_id,
-        parts,
-        {cell.key for cell in plan},
-    )
+    _write_trials(connection, sweep_id, parts, {cell.key for cell in plan})
     trials.rebuild_results(connection, sweep_id)
     hosts = [part.host for part in parts]
-    return JoinedSweep(
-        sweep_id,
-        name,
-        hosts,
-        len(plan),
-        len(every - shared),
-        number,
-    )
+    return JoinedSweep(sweep_id, name, hosts, len(plan), len(every - shared))
 
 
 def _read_parts(connection: sa.Connection, sweep_ids: Sequence[str]) -> list[HostSweep]:
@@ -232,7 +274,7 @@ def _write_sweep(
         "protocol": joined[0].protocol,
         "baseline_mode": joined[0].baseline_mode,
         "seed": joined[0].seed,
-        "rounds": sum(part.rounds for part in parts),
+        "rounds": len(parts),
         "git_revision": _shared(sweep.git_revision for sweep in joined),
         "host": {JOINED: [part.facts() for part in parts]},
         "imported_at": now(),
@@ -253,34 +295,16 @@ def _write_trials(
     sweep_id: str,
     parts: Sequence[HostSweep],
     cell_keys: Collection[str],
-) -> int:
-    """Copy the trials of these cells with their samples, each part with rounds and compilations of
-    its own; return their number."""
+) -> None:
+    """Write the trials of these cells, a round for each part."""
     details = {JOINED: [part.environment.id for part in parts]}
     environment_id = sweeps.add_environment(connection, _joined_environment(parts), details)
     keys = {"sweep_id": sweep_id, "environment_id": environment_id}
-    number = rounds = compilations = 0
-    for part in parts:
-        used = [trial.compilation for trial in part.trials if trial.compilation is not None]
-        for trial in part.trials:
-            if trial.cell_key not in cell_keys:
-                continue
-            copy = replace(trial, host=part.host, round=trial.round + rounds)
-            if trial.compilation is not None:
-                copy.compilation = trial.compilation + compilations
-            row = trial_row(copy) | keys
-            new = sa.insert(TRIAL).values(**row).returning(TRIAL.c.id)
-            _copy_samples(connection, trial.id, connection.scalar(new))
-            number += 1
-        rounds += part.rounds
-        compilations += 1 + max(used, default=-1)
-    return number
-
-
-def _copy_samples(connection: sa.Connection, trial_id: int, copy_id: int) -> None:
-    names = ("timer", "count", "stored", "codec", "data")
-    samples = sa.select(*SAMPLE.c[names], sa.literal(copy_id)).filter_by(trial_id=trial_id)
-    connection.execute(sa.insert(SAMPLE).from_select((*names, "trial_id"), samples))
+    for number, part in enumerate(parts):
+        for result in part.results:
+            if result.cell_key in cell_keys:
+                for trial in part.trials_of(result, number):
+                    connection.execute(sa.insert(TRIAL), trial_row(trial) | keys)
 
 
 def _joined_environment(parts: Sequence[HostSweep]) -> Environment:

@@ -7,24 +7,14 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
 
 from effbench.core.cell import Cell, StoredEnvironment
-from effbench.core.labels import grouped
-from effbench.core.metrics import METRICS, Metric
+from effbench.core.metrics import METRICS
 from effbench.store.schema import RESULT, SWEEP, TRIAL
-from effbench.store.summary import (
-    FACTS,
-    PREPARING,
-    CountedTrials,
-    column_of,
-    figure_of,
-    largest,
-    mean_of,
-)
+from effbench.store.summary import PREPARING, CountedTrials, figure_of
 from effbench.store.sweeps import (
     NEWEST_FIRST,
     SweepInfo,
@@ -33,7 +23,7 @@ from effbench.store.sweeps import (
     is_rerun,
     sweeps,
 )
-from effbench.store.trials import by_result, read
+from effbench.store.trials import by_result, read_without_extra
 from effbench.store.values import ResultKey, as_dicts, sql_query
 
 #: Compared metrics that every trial has.
@@ -52,7 +42,7 @@ PER_SWEEP = tuple(
 _OF_RESULTS = ("status", "reason", "bound", "disturbed_fraction", "disturbance")
 #: (cell key, metric) -> environment id -> values of earlier results
 Levels = dict[tuple[str, str], dict[str, list[float]]]
-#: round, or number of a host in a joined sweep -> figure
+#: round -> figure
 Figures = Mapping[int, float | None]
 
 
@@ -63,9 +53,8 @@ Figures = Mapping[int, float | None]
 class CellResult:
     """One sweep's result of a cell in one environment. `bound`: its bottleneck; `figures`: metric
     -> round -> figure of that round's trial. A metric with one value per sweep has it under round
-    0. In a joined sweep each host has one figure, under its number. `compilations`: round -> the
-    trial's compile cache; `kernels`: fingerprints of the kernels of all trials. `disturbance`: why
-    its times are marked, None if they are not."""
+    0. `compilations`: round -> the trial's compile cache; `kernels`: fingerprints of the kernels of
+    all trials. `disturbance`: why its times are marked, None if they are not."""
 
     status: str
     reason: str | None = None
@@ -82,62 +71,26 @@ class CellResult:
 
 def sides(connection: sa.Connection, sweep_id: str) -> dict[ResultKey, CellResult]:
     """Return the results of a sweep, with the figures of their counted trials."""
-    prepared = (preparing.column for preparing in PREPARING.values())
-    of_sweep = read(connection, (*FACTS, *prepared, *PER_TRIAL), sweep_id=sweep_id)
-    # none unless it joins hosts
-    hosts = sorted({trial.host for trial in of_sweep if trial.host is not None})
-    trials = by_result(of_sweep)
-    columns = RESULT.c[
-        *ResultKey._fields,
-        *_OF_RESULTS,
-        *PER_SWEEP,
-    ]
-    query = sa.select(*columns).filter_by(sweep_id=sweep_id)
+    trials = by_result(read_without_extra(connection, TRIAL.c.sweep_id == sweep_id))
+    columns = RESULT.c[*ResultKey._fields, *_OF_RESULTS, *PER_SWEEP]
     results = {}
-    for row in as_dicts(connection, query):
+    for row in as_dicts(connection, sa.select(*columns).filter_by(sweep_id=sweep_id)):
         key = ResultKey(row["cell_key"], row["environment_id"])
-        counted = CountedTrials.of(trials.get(key, ()))
-        results[key] = _cell_result(row, counted, hosts)
+        counted = CountedTrials.of(trials[key])
+        figures: dict[str, Figures] = {name: {0: row[name]} for name in PER_SWEEP}
+        for name in (*PER_TRIAL, *PREPARING):
+            metric = METRICS[name]
+            giving = counted.comparable(metric)
+            figures[name] = {trial.round: figure_of(trial, metric) for trial in giving}
+        measured = [trial for trial in counted.kept if trial.status.is_measured]
+        kernels = {trial.kernel_fingerprint for trial in measured}
+        results[key] = CellResult(
+            **{name: row[name] for name in _OF_RESULTS},
+            figures=figures,
+            compilations={trial.round: trial.compilation for trial in measured},
+            kernels=frozenset(filter(None, kernels)),
+        )
     return results
-
-
-def _cell_result(
-    row: Mapping[str, Any], counted: CountedTrials, hosts: Sequence[str]
-) -> CellResult:
-    """Return a stored result with the figures of its counted trials, or of the hosts of a joined
-    sweep."""
-    figures: dict[str, Figures] = {name: {0: row[name]} for name in PER_SWEEP}
-    for name in (*PER_TRIAL, *PREPARING):
-        metric = METRICS[name]
-        figures[name] = _figures(metric, counted, hosts)
-    measured = [trial for trial in counted.kept if trial.status.is_measured]
-    compilations = {trial.round: trial.compilation for trial in measured}
-    if hosts:
-        numbers = [hosts.index(str(trial.host)) for trial in measured]
-        compilations = dict.fromkeys(numbers)
-    kernels = {trial.kernel_fingerprint for trial in measured}
-    return CellResult(
-        **{name: row[name] for name in _OF_RESULTS},
-        figures=figures,
-        compilations=compilations,
-        kernels=frozenset(filter(None, kernels)),
-    )
-
-
-def _figures(metric: Metric, counted: CountedTrials, hosts: Sequence[str]) -> Figures:
-    """Return round -> figure of its trial, or number of the host -> mean of a time over its trials,
-    which are not independent, or the largest of their other figures."""
-    trials = counted.comparable(metric)
-    if not hosts:
-        return {trial.round: figure_of(trial, metric) for trial in trials}
-    figures: dict[int, float | None] = {}
-    for host, of_host in grouped(trials, attrgetter("host")).items():
-        figure = largest(figure_of(trial, metric) for trial in of_host)
-        if metric.is_timed:
-            figure = mean_of(of_host, column_of(metric))
-        if figure is not None:
-            figures[hosts.index(host)] = figure
-    return figures
 
 
 # --- earlier sweeps ---

@@ -83,8 +83,6 @@ FAR_SLOWER = 2.0
 DAMAGED = "damaged_samples"
 #: Columns by which trials are ordered.
 _ORDER = ("cell_key", "environment_id", "round", "attempt")
-#: what a summary reads of a trial; not `extra`, which can be large
-_READ = [name for name in TRIAL_FIELDS if name not in ("extra", "phase", "started_at")]
 
 
 def add_trial(
@@ -116,13 +114,7 @@ def add_trial(
             )
         return int(known["id"])  # the connection broke after its commit
     _add_samples(connection, trial_id, trial)
-    key = sa.select(CELL.c.comparison_key).filter_by(key=trial.cell_key)
-    rebuild_results(
-        connection,
-        sweep_id,
-        environment_id,
-        connection.scalar(key),
-    )
+    rebuild_results(connection, sweep_id, trial.cell_key)
     return trial_id
 
 
@@ -140,21 +132,23 @@ def _add_samples(connection: sa.Connection, trial_id: int, trial: Trial) -> None
         connection.execute(sa.insert(SAMPLE), row)
 
 
-def read(
-    connection: sa.Connection,
-    columns: Iterable[str],
-    *where: sa.ColumnElement[bool],
-    **values: str,
-) -> list[StoredTrial]:
-    """Return the trials that meet these conditions and have these `values`, by cell, environment,
-    round and attempt.
+def read(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[StoredTrial]:
+    """Return the trials that meet these conditions, by cell, environment, round and attempt."""
+    return _read(connection, TRIAL_FIELDS, *where)
 
-    Columns that are not read have the value of a trial that did not measure them.
-    """
-    names = dict.fromkeys(["id", *_ORDER, "status", *columns])
-    query = sa.select(*TRIAL.c[*names])
-    query = query.where(*where).filter_by(**values)
-    query = query.order_by(*TRIAL.c[_ORDER])
+
+def read_without_extra(
+    connection: sa.Connection, *where: sa.ColumnElement[bool]
+) -> list[StoredTrial]:
+    """Return the same, but with an empty `extra`, which can be large."""
+    return _read(connection, [name for name in TRIAL_FIELDS if name != "extra"], *where)
+
+
+def _read(
+    connection: sa.Connection, names: Iterable[str], *where: sa.ColumnElement[bool]
+) -> list[StoredTrial]:
+    columns = TRIAL.c["id", "environment_id", *names]
+    query = sa.select(*columns).where(*where).order_by(*TRIAL.c[_ORDER])
     return [trial_of(row) for row in as_dicts(connection, query)]
 
 
@@ -165,8 +159,7 @@ def by_result(trials: Iterable[StoredTrial]) -> dict[ResultKey, list[StoredTrial
 
 def trials(connection: sa.Connection, sweep_id: str) -> list[StoredTrial]:
     """Return the trials of the sweep in the order they were recorded, all attempts."""
-    of_sweep = read(connection, TRIAL_FIELDS, sweep_id=sweep_id)
-    return sorted(of_sweep, key=attrgetter("id"))
+    return sorted(read(connection, TRIAL.c.sweep_id == sweep_id), key=attrgetter("id"))
 
 
 def history(
@@ -174,13 +167,9 @@ def history(
 ) -> dict[str, list[Trial]]:
     """Return cell key -> its recorded trials (last attempts) in the sweep and environment, without
     samples."""
-    trials = read(
-        connection,
-        TRIAL_FIELDS,
-        sweep_id=sweep_id,
-        environment_id=environment_id,
-    )
-    by_cell = grouped(trials, attrgetter("cell_key"))
+    is_here = TRIAL.c.environment_id == environment_id
+    recorded = read(connection, TRIAL.c.sweep_id == sweep_id, is_here)
+    by_cell = grouped(recorded, attrgetter("cell_key"))
     return {key: last_attempts(of_cell) for key, of_cell in by_cell.items()}
 
 
@@ -242,9 +231,8 @@ def host_speeds(connection: sa.Connection, environment_id: str) -> HostSpeeds:
         .order_by(TRIAL.c.id.desc())
         .limit(4 * RECENT_TRIALS)
     )
-    names = ("gpu_uuid", "host_ms", "host_high_ms", "disturbance")
     speeds = HostSpeeds()
-    recent = read(connection, names, TRIAL.c.id.in_(newest))
+    recent = read_without_extra(connection, TRIAL.c.id.in_(newest))
     for trial in sorted(recent, key=attrgetter("id")):
         speeds.add(trial)
     return speeds
@@ -255,18 +243,13 @@ def trial_facts(
 ) -> dict[ResultKey, dict[str, Any]]:
     """Return for each result the parts of `extra` with these names in its newest trial that has
     any."""
-    parts = [TRIAL.c.extra[name].label(name) for name in names]
-    of_sweep = (
-        sa.select(*TRIAL.c[ResultKey._fields], *parts)
-        .filter_by(sweep_id=sweep_id)
-        .order_by(TRIAL.c.id)
-    )
+    columns = TRIAL.c["cell_key", "environment_id", "extra"]
+    in_order = sa.select(*columns).filter_by(sweep_id=sweep_id).order_by(TRIAL.c.id)
     newest: dict[ResultKey, dict[str, Any]] = {}
-    for row in as_dicts(connection, of_sweep):
-        key = ResultKey(row["cell_key"], row["environment_id"])
-        facts = {name: row[name] for name in names if row[name] is not None}
+    for cell_key, environment_id, extra in connection.execute(in_order):
+        facts = {name: extra[name] for name in names if extra.get(name) is not None}
         if facts:
-            newest[key] = facts
+            newest[ResultKey(cell_key, environment_id)] = facts
     return newest
 
 
@@ -292,12 +275,11 @@ def trials_of_cells(
 ) -> list[SampledTrial]:
     """Return the trials of these cells with their samples, ordered by cell key, environment, round
     and attempt. Samples that are damaged are omitted, and `extra` says so."""
-    are_chosen = TRIAL.c.environment_id.in_(environment_ids), TRIAL.c.cell_key.in_(cell_keys)
     chosen = read(
         connection,
-        TRIAL_FIELDS,
-        *are_chosen,
-        sweep_id=sweep_id,
+        TRIAL.c.sweep_id == sweep_id,
+        TRIAL.c.environment_id.in_(environment_ids),
+        TRIAL.c.cell_key.in_(cell_keys),
     )
     sampled = {trial.id: SampledTrial(trial, {}) for trial in chosen}
     of_chosen = SAMPLE.c.trial_id.in_(sampled)
@@ -316,43 +298,30 @@ def trials_of_cells(
 # --- results ---
 
 
-def rebuild_results(
-    connection: sa.Connection,
-    sweep_id: str,
-    environment_id: str | None = None,
-    comparison_key: str | None = None,
-) -> None:
-    """Replace results of the sweep by newly derived ones: all, or those of the cells with this
-    `comparison_key` in one environment."""
+def rebuild_results(connection: sa.Connection, sweep_id: str, cell_key: str | None = None) -> None:
+    """Replace the results of the sweep by newly derived ones: all, or those of this cell and of the
+    cells that it is compared with."""
     baseline_mode = lock(connection, sweep_id, "baseline_mode").baseline_mode
     plan = sa.select(CELL).join(PLANNED).filter_by(sweep_id=sweep_id)
-    plan = plan.order_by(PLANNED.c.position)
-    if comparison_key is not None:
-        plan = plan.where(CELL.c.comparison_key == comparison_key)
-    cells = connection.execute(plan).all()
+    if cell_key is not None:
+        compared = sa.select(CELL.c.comparison_key).filter_by(key=cell_key)
+        plan = plan.where(CELL.c.comparison_key == compared.scalar_subquery())
+    cells = connection.execute(plan.order_by(PLANNED.c.position)).all()
+    keys = plan.with_only_columns(CELL.c.key)
 
-    def is_in_scope(table: sa.Table) -> sa.ColumnElement[bool]:
-        is_of_sweep = table.c.sweep_id == sweep_id
-        if comparison_key is None:
-            return is_of_sweep
-        is_of_cells = table.c.cell_key.in_([cell.key for cell in cells])
-        return sa.and_(is_of_sweep, is_of_cells, table.c.environment_id == environment_id)
+    def in_scope(table: sa.Table) -> sa.ColumnElement[bool]:
+        return sa.and_(table.c.sweep_id == sweep_id, table.c.cell_key.in_(keys))
 
-    trials = read(connection, _READ, is_in_scope(TRIAL))
+    measured = read_without_extra(connection, in_scope(TRIAL))
     rows = []
-    for environment, measured in grouped(trials, attrgetter("environment_id")).items():
-        of_cells = grouped(measured, attrgetter("cell_key"))
+    for environment_id, trials in grouped(measured, attrgetter("environment_id")).items():
+        of_cells = grouped(trials, attrgetter("cell_key"))
         tried = [cell for cell in cells if cell.key in of_cells]
-        for compared in grouped(tried, attrgetter("comparison_key")).values():
-            for key, summary in _summaries(compared, of_cells, baseline_mode):
-                row = {name: scalar(value) for name, value in vars(summary).items()}
-                row |= {
-                    "sweep_id": sweep_id,
-                    "environment_id": environment,
-                    "cell_key": key,
-                }
-                rows.append(row)
-    connection.execute(sa.delete(RESULT).where(is_in_scope(RESULT)))
+        for key, summary in _summaries(tried, of_cells, baseline_mode):
+            row = {name: scalar(value) for name, value in vars(summary).items()}
+            row |= {"sweep_id": sweep_id, "environment_id": environment_id, "cell_key": key}
+            rows.append(row)
+    connection.execute(sa.delete(RESULT).where(in_scope(RESULT)))
     if rows:
         connection.execute(sa.insert(RESULT), rows)
 
@@ -360,18 +329,18 @@ def rebuild_results(
 def _summaries(
     cells: Sequence[sa.Row[Any]], trials: Mapping[str, list[StoredTrial]], baseline_mode: str
 ) -> Iterator[tuple[str, Summary]]:
-    """Yield key and summary of cells that are compared with each other."""
+    """Yield key and summary of cells."""
     # of several variants of the baseline mode, the first in the plan is the baseline of all cells
-    reference = next((cell.key for cell in cells if cell.mode == baseline_mode), None)
-    baseline = None
-    if reference is not None:
-        baseline = CountedTrials.of(trials[reference])
+    first_last = [cell for cell in reversed(cells) if cell.mode == baseline_mode]
+    references = {cell.comparison_key: cell.key for cell in first_last}
+    baselines = {key: CountedTrials.of(trials[key]) for key in references.values()}
     for cell in cells:
+        reference = references.get(cell.comparison_key, "")
         summary = summarise(
             trials[cell.key],
             bs=_samples_per_call(cell),
             is_baseline=cell.key == reference,
-            baseline=baseline,
+            baseline=baselines.get(reference),
         )
         yield cell.key, summary
 

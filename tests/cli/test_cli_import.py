@@ -84,7 +84,7 @@ def test_sweeps_of_two_hosts_become_one(run):
     for _ in "twice":
         _, out, err = run(*words)
         assert err == ""
-        assert " both: joined, 2 hosts (alpha, beta), 2 cells, 8 trials\n" in out
+        assert " both: joined, 2 hosts (alpha, beta), 2 cells\n" in out
     assert "over 2 hosts: alpha (" in run("show", "--db", "all.db", "--sweep", "both")[1]
     refusal = run("import", "alpha.db", "--db", "all.db", "--join", "one")
     refused(refusal, "--join needs the sweeps of two hosts or more, not 1 sweep")
