@@ -589,12 +589,6 @@ class StoredTrial(Trial):
     id: int = 0
     environment_id: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the trial without its place in the database."""
-        data = super().to_json()
-        del data["id"], data["environment_id"]
-        return data
-
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
@@ -684,8 +678,8 @@ class Summary:
     period_speedup_ci_low: Number = None
     period_speedup_ci_high: Number = None
     speedup_from: Text = fact(
-        "`pairs`: batches of eager and of this mode in turn, in each process; `separate`: ratio"
-        " of the means of separate processes"
+        "`pairs`: batches of eager and of this mode in turn, in each process, or in a joined sweep"
+        " the speedups on its hosts; `separate`: ratio of the means of separate processes"
     )
     speedup_disturbance: Text = fact("why the speedups are marked; NULL if they are not")
     separate_speedup: Number = metric(

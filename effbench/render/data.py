@@ -154,7 +154,7 @@ def read(store: Store, database: str, references: Sequence[str] = ()) -> ReportD
     """Read the results of the referenced sweeps, by default of the newest of each hardware, their
     changes, and the history (with `references`, of their hardware); without `references` also
     which other sweeps the site includes."""
-    infos = store.sweeps(brief=True)
+    infos = store.sweeps()
     device_sweeps = chosen(store, infos, database, references)
     data = ReportData(database, device_sweeps)
     environments = store.environments()

@@ -191,7 +191,7 @@ class ModeFigure:
             yield f"low–high: 95 % interval {self.scope}"
         if self.lacks_interval:
             yield NO_INTERVAL
-        if self.is_ratio and self.result.speedup_from == PAIRS:
+        if self.is_ratio and self.result.speedup_from == PAIRS and not self.result.hosts:
             yield "speedups from pairs: both sides in turn in one process"
         if self.has_interval and self.result.compilations == 1:
             yield ONE_COMPILATION

@@ -81,15 +81,16 @@ def baselines(connection: sa.Connection, name: str | None = None) -> list[Baseli
     # a sweep may have been deleted by hand
     every = sa.select(BASELINE, *columns).outerjoin(SWEEP).order_by(*BASELINE.primary_key)
     known = [BaselineInfo(**row) for row in as_dicts(connection, every)]
-    named = [baseline for baseline in known if name in (None, baseline.name)]
-    if named or name is None:
-        return named
-    names = sorted({baseline.name for baseline in known})
-    database = name_of(connection)
-    hint = f"`effbench baseline set {name} last{db_option(database)}` sets it"
-    if names:
-        hint = f"choose from {', '.join(names)}"
-    raise NothingFoundError(f"no baseline {name!r} in {database}; {hint}")
+    if name is None:
+        return known
+    named = [baseline for baseline in known if baseline.name == name]
+    if not named:
+        database = name_of(connection)
+        hint = f"`effbench baseline set {name} last{db_option(database)}` sets it"
+        if known:
+            hint = f"choose from {', '.join(sorted({baseline.name for baseline in known}))}"
+        raise NothingFoundError(f"no baseline {name!r} in {database}; {hint}")
+    return named
 
 
 def remove_baseline(

@@ -39,8 +39,8 @@ from effbench.store.values import now, text, trial_row
 
 #: Key of a joined sweep's `host`: what it joins, one entry per host.
 JOINED = "joined"
-#: Facts of an environment in which hosts may differ.
-OF_HOST = ("cpu_name", "driver_version", "platform")
+#: Facts of an environment and settings of a protocol in which hosts may differ.
+OF_HOST = ("driver_version", "platform", "gpu_memory_bytes", "name", "rounds")
 #: Figures of a result that are figures of a trial.
 FIGURES = tuple(
     metric.name for metric in TRIAL_METRICS if metric.title and metric.name in RESULT.columns
@@ -91,19 +91,12 @@ class HostSweep:
         gpus = {trial.gpu_uuid for trial in self.trials}
         return {name for name in (boot or self.hostname, *gpus) if name}
 
-    def conditions(self, settings: Collection[str]) -> Conditions:
-        """Return what must be the same on all hosts, with these settings of the protocol."""
-        environment = replace(
-            self.environment,
-            gpu_memory_bytes=None,
-            driver_version=None,
-            platform="",
-            python=self.environment.python.rpartition(".")[0],
-        )
-        if environment.gpu_name is not None:  # else the CPU is what was measured
-            environment = replace(environment, cpu_name="")
-        protocol = {name: self.sweep.protocol[name] for name in settings}
-        protocol["baseline_mode"] = self.sweep.baseline_mode
+    @property
+    def conditions(self) -> Conditions:
+        """The environment, with two parts of Python's version, and the protocol."""
+        python, _, _ = self.environment.python.rpartition(".")
+        environment = replace(self.environment, python=python)
+        protocol = {**self.sweep.protocol, "baseline_mode": self.sweep.baseline_mode}
         return Conditions(environment, protocol, {})
 
     def facts(self) -> dict[str, Any]:
@@ -228,12 +221,16 @@ def _read_parts(connection: sa.Connection, sweep_ids: Sequence[str]) -> list[Hos
 def _fault(part: HostSweep, other: HostSweep) -> str | None:
     """Return why two sweeps cannot be joined: they measured different things, or did not certainly
     run on two hosts."""
-    # an earlier version did not have all settings
-    settings = part.sweep.protocol.keys() & other.sweep.protocol.keys() - {"name", "rounds"}
-    sides = [[side.conditions(settings)] for side in (part, other)]
-    for difference in diff_conditions(*sides):
-        words = difference.text(difference.label, "and", "none")
-        return f", because only the host may differ: {words}"
+    may_differ = {*OF_HOST}
+    if part.environment.gpu_name is not None:  # else the CPU is what was measured
+        may_differ.add("cpu_name")
+    for difference in diff_conditions([part.conditions], [other.conditions]):
+        values = (*difference.before, *difference.after)
+        # an earlier version did not have all settings
+        is_new = difference.kind == "protocol" and None in values
+        if difference.name not in may_differ and not is_new:
+            words = difference.text(difference.label, "and", "none")
+            return f", because only the host may differ: {words}"
     if not part.identity or not other.identity:
         return ": it is unknown whether they ran on different hosts"
     shared = sorted(part.identity & other.identity)
@@ -259,16 +256,13 @@ def _write_sweep(
     """Write the row of the joined sweep, which baselines may refer to, and remove what belongs to
     an earlier one."""
     joined = [part.sweep for part in parts]
-    ends = [sweep.finished_at for sweep in joined if sweep.finished_at is not None]
-    are_complete = all(sweep.state == "completed" for sweep in joined)
-    state = "completed" if are_complete else "interrupted"
     row: dict[str, Any] = {
         "id": sweep_id,
         "name": name,
         "label": _shared(sweep.label for sweep in joined),
-        "state": state,
+        "state": "completed",
         "started_at": min(sweep.started_at for sweep in joined),
-        "finished_at": max(ends, default=None),
+        "finished_at": now(),
         "command": [],
         "overrides": [],
         "protocol": joined[0].protocol,
@@ -308,12 +302,10 @@ def _write_trials(
 
 
 def _joined_environment(parts: Sequence[HostSweep]) -> Environment:
-    """Return the environment of the parts; facts in which they differ name all values."""
+    """Return the environment of the parts; texts in which they differ name all values."""
     environments = [part.environment for part in parts]
     facts = {field.name: getattr(environments[0], field.name) for field in fields(Environment)}
-    for name in (*OF_HOST, "python"):
+    for name in ("cpu_name", "driver_version", "platform", "python"):
         values = {getattr(environment, name) for environment in environments} - {None}
         facts[name] = ", ".join(sorted(values)) or None
-    memories = [environment.gpu_memory_bytes for environment in environments]
-    facts["gpu_memory_bytes"] = min(filter(None, memories), default=None)
     return Environment(**facts)

@@ -231,7 +231,7 @@ def past_results(
     """Return the results of all sweeps with sweep_id, cell_key, environment_id, status, reason and
     `columns`. `environment_ids`: only results in these (empty: all). `most`: only the newest
     sweeps, with at most this many results in total, but at least one."""
-    infos = sweeps(connection, brief=True)
+    infos = sweeps(connection)
     names = [
         "sweep_id",
         *ResultKey._fields,

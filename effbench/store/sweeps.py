@@ -95,45 +95,28 @@ def is_future(time: dt.datetime) -> bool:
     return time > dt.datetime.now(dt.UTC) + CLOCK_SKEW
 
 
-def sweeps(
-    connection: sa.Connection, sweep_id: str | None = None, *, brief: bool = False
-) -> list[SweepInfo]:
+def sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[SweepInfo]:
     """Return every sweep (or the one with this id), newest first; those that start in the future
-    come last.
-
-    `brief`: without numbers, but `trials` is 1 if there are any: counting takes long in a large
-    database."""
+    come last."""
     query = sa.select(SWEEP).order_by(*NEWEST_FIRST)
     if sweep_id is not None:
         query = query.filter_by(id=sweep_id)
-    if brief:
-        has_trials = sa.exists().where(TRIAL.c.sweep_id == SWEEP.c.id)
-        query = query.add_columns(sa.cast(has_trials, sa.Integer).label("trials"))
-    else:
-        for name, table in (("cells", PLANNED), ("trials", TRIAL)):
-            is_of_sweep = table.c.sweep_id == SWEEP.c.id
-            number = sa.select(sa.func.count()).where(is_of_sweep)
-            query = query.add_columns(number.scalar_subquery().label(name))
+    for name, table in (("cells", PLANNED), ("trials", TRIAL)):
+        number = sa.select(sa.func.count()).where(table.c.sweep_id == SWEEP.c.id)
+        query = query.add_columns(number.scalar_subquery().label(name))
     infos = {}
     for facts in as_dicts(connection, query):
-        facts["state"] = _state_now(facts["state"], facts["host"])
+        if facts["state"] == "running" and liveness.has_ended(facts["host"].get("process")):
+            facts["state"] = "interrupted"
         infos[facts["id"]] = SweepInfo(**facts)
-    if not brief:
-        for row in connection.execute(sql_query(_STATUSES, sweeps=[*infos])):
-            infos[row.sweep_id].statuses[row.status] = row.number
+    for row in connection.execute(sql_query(_STATUSES, sweeps=[*infos])):
+        infos[row.sweep_id].statuses[row.status] = row.number
     return sorted(infos.values(), key=lambda sweep: is_future(sweep.started_at))
 
 
 def is_rerun(name: str | None) -> bool:
     """Return whether a sweep with this name only runs cells of another sweep again."""
     return (name or "").startswith(CONFIRMING)
-
-
-def _state_now(state: str, host: Mapping[str, Any]) -> str:
-    """Return the state of a sweep: a running one whose process has ended is interrupted."""
-    if state == "running" and liveness.has_ended(host.get("process")):
-        return "interrupted"
-    return state
 
 
 def recorded_here_first(newest_first: Iterable[Dated]) -> list[Dated]:
@@ -153,11 +136,6 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
     that others recorded here, then the newest imported one. A sweep that starts in the future
     counts as the oldest of its kind. Raises NothingFoundError, UsageError.
     """
-    if not isinstance(ref, str):  # None would be the newest sweep without a name
-        raise UsageError(
-            f"a sweep is given by its id, its name or 'last', not by {ref!r}; a label works if it"
-            " is unique"
-        )
     columns = SWEEP.c["id", "name", "label", "started_at", "imported_at"]
     user = SWEEP.c.host["user"].as_string().label("user")
     newest_first = sa.select(*columns, user).order_by(*NEWEST_FIRST)
@@ -285,22 +263,21 @@ def extend_sweep(
 ) -> None:
     """Append cells to the sweep's plan; cells that are already planned keep their position."""
     lock(connection, sweep_id)
-    plan = sa.select(PLANNED).filter_by(sweep_id=sweep_id)
-    known = {row.cell_key: row.position for row in connection.execute(plan)}
+    query = sa.select(PLANNED.c.cell_key).filter_by(sweep_id=sweep_id)
+    known = set(connection.scalars(query))
     new = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
     if not new:
         return
-    first = 1 + max(known.values(), default=-1)
     words = cell_overrides or {}
-    places = []
-    for position, key in enumerate(new, first):
-        place = {
+    places = [
+        {
             "sweep_id": sweep_id,
             "cell_key": key,
             "position": position,
             "overrides": words.get(key),
         }
-        places.append(place)
+        for position, key in enumerate(new, len(known))
+    ]
     connection.execute(insert(connection, CELL).on_conflict_do_nothing(), list(new.values()))
     connection.execute(sa.insert(PLANNED), places)
 
@@ -312,8 +289,8 @@ def note_environments(
     stay unchanged."""
     host = lock(connection, sweep_id, "host").host
     known = host.get("environments") or {}
-    in_order = known | facts | known
-    update(connection, sweep_id, host={**host, "environments": in_order})
+    new = {key: facts[key] for key in facts if key not in known}
+    update(connection, sweep_id, host={**host, "environments": {**known, **new}})
 
 
 def add_rounds(
@@ -344,9 +321,8 @@ def add_rounds(
 def first_rounds(connection: sa.Connection, sweep_id: str) -> list[int]:
     """Return the first round of each part of the sweep, which has compile caches of its own. Only
     its first part has the round 0."""
-    query = sa.select(SWEEP.c.host).filter_by(id=sweep_id)
-    host: dict[str, Any] = connection.scalar(query) or {}
-    return host.get(PARTS) or [0]
+    (sweep,) = sweeps(connection, sweep_id)
+    return sweep.host.get(PARTS) or [0]
 
 
 def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:
