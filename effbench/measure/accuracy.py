@@ -161,8 +161,7 @@ def is_inexact(tensor: Tensor) -> bool:
 def difference(a: Tensor, b: Tensor) -> Tensor:
     """Return a - b of real tensors in float64, with 0 where both are the same non-finite value."""
     a, b = a.double(), b.double()
-    are_same = (a == b) | (a.isnan() & b.isnan())
-    return torch.where(are_same, 0.0, a - b)
+    return torch.where(torch.isclose(a, b, 0.0, 0.0, equal_nan=True), 0.0, a - b)
 
 
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

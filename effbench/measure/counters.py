@@ -87,9 +87,9 @@ class Observer(logging.Handler):
         super().__init__(logging.WARNING)
         self.dynamo = dynamo
         self.parts = self.captured = 0
+        self.fallback: str | None = None
         # distinct texts in order
         self.cudagraph_skips: dict[str, None] = {}
-        self.fallbacks: dict[str, None] = {}
         self.part_reasons: dict[str, None] = {}
 
     def __enter__(self) -> Observer:
@@ -122,9 +122,7 @@ class Observer(logging.Handler):
             self.cudagraph_skips[message] = None
         elif "recompile_limit" in message:
             _, _, last = record.getMessage().partition("last reason: ")
-            if last:
-                message = f"{message}: {guard_of(last)}"
-            self.fallbacks[message] = None
+            self.fallback = f"{message}: {guard_of(last)}"
 
     def watch_partitions(self) -> None:
         import torch._inductor.output_code as output_code
@@ -180,8 +178,8 @@ class Observer(logging.Handler):
             text = "Dynamo compiled no graph: the module ran in eager mode"
             breaks = list(counters.break_reasons)
             return f"{text} ({breaks[0]})" if breaks else text
-        if self.fallbacks:
-            return next(iter(self.fallbacks))
+        if self.fallback is not None:
+            return self.fallback
         if counters.cudagraph_skips and device.type == "cuda":
             reasons = "; ".join(self.cudagraph_skips) or "Inductor gave no reason"
             return f"{counters.cudagraph_skips} graph(s) ran without a CUDA graph: {reasons}"

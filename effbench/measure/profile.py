@@ -98,10 +98,9 @@ def profile(
 def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: int) -> Profile:
     """Return the average profile of a call from the activities of `calls` calls. `graph_launches`:
     correlations of the launches of CUDA graphs."""
-    counts: Counter[str] = Counter()
+    counts = Counter(activity.name for activity in activities)
     kernel_ns: Counter[str] = Counter()
     for activity in activities:
-        counts[activity.name] += 1
         kernel_ns[activity.name] += activity.duration
     total_ns = kernel_ns.total()
     top = []

@@ -11,7 +11,7 @@ outside the mode, for the mode's gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -115,7 +115,7 @@ class TrainingComparison:
             self.ours.not_finite()
             or self.missing_gradient()
             or self.wrong_update()
-            or next(self.losses_beyond(FAR * self.tolerance), None)
+            or self.loss_beyond(FAR * self.tolerance)
         )
 
     def doubt(self, device: torch.device) -> str | None:
@@ -123,13 +123,14 @@ class TrainingComparison:
         compared on `device`."""
         comparison = accuracy.Comparison(self.tolerance, device)
         verdict = comparison.compare(self.ours.by_title(), self.eager.by_title())
-        return next(self.losses_beyond(self.tolerance), None) or verdict.reason
+        return self.loss_beyond(self.tolerance) or verdict.reason
 
-    def losses_beyond(self, limit: float) -> Iterator[str]:
+    def loss_beyond(self, limit: float) -> str | None:
         for number, ours in enumerate(self.ours.losses, 1):
             theirs = self.eager.losses[number - 1]
             if loss_error(ours, theirs) > limit:
-                yield f"the loss is {ours:.9g} in step {number}, but eager's is {theirs:.9g}"
+                return f"the loss is {ours:.9g} in step {number}, but eager's is {theirs:.9g}"
+        return None
 
     def missing_gradient(self) -> str | None:
         for name in self.initial:

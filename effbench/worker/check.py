@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,7 +33,10 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UnsupportedError("device=cuda, but torch sees no CUDA device")
         needs = getattr(function, "needs", ())
-        refuse_unmet(needs, device, function.__name__)
+        for need in needs:
+            reason = unmet(need, device)
+            if reason is not None:
+                raise UnsupportedError(reason)
         if CPP_COMPILER in needs or (COMPILER in needs and device.type == "cpu"):
             inductor.learn_vector_instructions(user_cache)
         set_seed(request.seed)
@@ -48,33 +50,22 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
     return answer
 
 
-def refuse_unmet(needs: Sequence[str], device: torch.device, name: str) -> None:
-    """Raise UnsupportedError if the machine lacks one of the needs of the check `name`."""
-    if CUDA in needs and device.type != "cuda":
-        raise UnsupportedError(f"{name} needs CUDA, but this runs on {device.type}")
-    reason = None
-    if COMPILER in needs:
-        reason = needs_compiler(device)
-    if CPP_COMPILER in needs:
-        reason = reason or needs_compiler(torch.device("cpu"))
-    if reason:
-        raise UnsupportedError(reason)
+def unmet(need: str, device: torch.device) -> str | None:
+    """Return why the machine lacks what a check needs, or None."""
+    if need != CUDA:
+        return needs_compiler(torch.device("cpu") if need == CPP_COMPILER else device)
+    if device.type == "cuda":
+        return None
+    return f"it needs CUDA, but this runs on {device.type}"
 
 
 def compile_sample(device: torch.device) -> dict[str, Any]:
     """Compile and run a small function on the device, to test the compiler. Raises what Inductor
     raises."""
-
-    def sample(x: torch.Tensor) -> torch.Tensor:
-        return x.sin() + 1
-
     # precompiled headers only pay back with more functions
     with torch._inductor.config.patch(cpp_cache_precompile_headers=False):
-        torch.compile(sample)(torch.ones(8, device=device))
+        torch.compile(torch.sin)(torch.ones(8, device=device))
     return {}
-
-
-compile_sample.needs = (CPP_COMPILER,)  # type: ignore[attr-defined]
 
 
 def plain_facts(facts: Any) -> dict[str, Any]:

@@ -270,8 +270,12 @@ class Server:
 
     def read_results(self, child: Child) -> None:
         for line in take_lines(child.buffer, self.read(child.results)):
+            message = {}
             with contextlib.suppress(MessageError):  # user code can write to that pipe, too
-                self.accept(child, decode(line))
+                message = decode(line)
+            child.result = message.get("result", child.result)
+            if "phase" in message:
+                self.send("phase", id=child.id, phase=str(message["phase"]))
 
     def read(self, pipe: int) -> bytes:
         """Return what is in the pipe."""
@@ -289,13 +293,6 @@ class Server:
     def unwatch(self, pipe: int) -> None:
         with contextlib.suppress(KeyError):
             self.selector.unregister(pipe)
-
-    def accept(self, child: Child, message: Json) -> None:
-        match message:
-            case {"phase": str(phase)}:
-                self.send("phase", id=child.id, phase=phase)
-            case {"result": result}:
-                child.result = result
 
     def reap(self) -> None:
         by_pid = {child.pid: child for child in self.children.values()}

@@ -144,7 +144,11 @@ class RunningTrial(TrialContext):
                 add_pairs(self.request.baseline, self.timings, self.measured.latency_ms)
         if self.rules.profile and self.on_cuda:
             with self.phase("profile"):
-                self.take_profile()
+                try:
+                    self.take_profile()
+                # from the profiler, or from the module under the counter's dispatch mode
+                except Exception as error:
+                    self.trial.extra["profile_failed"] = describe(error)
 
     # --- preparation
 
@@ -355,13 +359,6 @@ class RunningTrial(TrialContext):
     def take_profile(self) -> None:
         """Profile some calls, and count the FLOPs of one eager call. A failure affects only these
         figures."""
-        try:
-            self.record_profile()
-        # from the profiler, or from the module under the counter's dispatch mode
-        except Exception as error:
-            self.trial.extra["profile_failed"] = describe(error)
-
-    def record_profile(self) -> None:
         trial, workload = self.trial, self.workload
         inputs = workload.inputs.timed
         period_ms = self.measured.period_ms

@@ -91,7 +91,7 @@ def test_dynamo_that_gives_up_is_a_reason():
     with counters.Observer() as observer:
         for n in range(torch._dynamo.config.recompile_limit + 2):
             step(torch.ones(2), n)
-    (reason,) = observer.fallbacks
+    reason = observer.fallback
     assert "recompile_limit" in reason
     assert reason.endswith("(8): failed guard: n == 7")
     assert observer.degraded_reason(counters.read(), CPU) == reason
