@@ -114,8 +114,7 @@ class Partner:
         self.connection.close()
 
     def lost(self, error: OSError) -> PartnerLostError:
+        what = f"ended ({error})"
         if isinstance(error, TimeoutError):
-            return PartnerLostError(
-                f"the other member of the duet did not answer for {self.answer_s:g} s"
-            )
-        return PartnerLostError(f"the other member of the duet ended ({error.strerror or error})")
+            what = f"did not answer for {self.answer_s:g} s"
+        return PartnerLostError(f"the other member of the duet {what}")

@@ -223,10 +223,9 @@ class Generation(Calls):
         has_odd = any(accuracy.not_finite(request.logits) for request in self.references)
         if has_odd and not self.cell.model.get("allow_nonfinite"):
             raise Ended(Status.INCORRECT, "eager logits not finite")
-        parameters = {
-            state.StateName("parameter", name) for name, _ in self.module.named_parameters()
-        }
-        self.intact = state.marks(self.module, parameters)
+        for name, mark in state.marks(self.module).items():
+            if name.kind == "parameter":
+                self.intact[name] = mark
 
     def eager_request(self, given: Inputs) -> EagerRequest:
         eager = self.calling(self.module)

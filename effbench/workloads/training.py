@@ -235,17 +235,20 @@ class TrainingSteps(Workload):
             advice = "if training diverged, choose a smaller training.lr"
             raise Ended(Status.INCORRECT, f"in eager, {reason}; {advice}")
         # weights that stay frozen need no restoring
-        frozen = {name for name in self.initial if name.kind == "parameter"}
-        frozen = {name for name in frozen if name.path not in self.parameters}
+        frozen = {
+            name
+            for name in self.initial
+            if name.kind == "parameter" and name.path not in self.parameters
+        }
         now = save(self.module, frozen)
         for name in frozen:
             if same(self.initial[name], now.get(name)):
                 del self.initial[name]
         self.restore()
 
-    def exact(self, state: Named, given: Inputs) -> Exact:
-        """Run forward and backward in float64, on a copy with the (rounded) parameters and buffers
-        of `state`."""
+    def exact(self, state: Named, number: int) -> Exact:
+        """Run forward and backward of step `number` in float64, on a copy with the (rounded)
+        parameters and buffers of `state`."""
         module = quantization.double(self.module)
         module.zero_grad()
         parameters = dict(module.named_parameters())
@@ -255,7 +258,7 @@ class TrainingSteps(Workload):
                 if name in state:  # frozen parameters are unchanged
                     value.copy_(state[name])
         set_seed(self.seed)
-        loss = self.loss_of(module, accuracy.wide(accuracy.clone(given)))
+        loss = self.loss_of(module, accuracy.wide(accuracy.clone(self.inputs_of_step(number))))
         loss.backward()
         gradients = {
             name: value.grad for name, value in parameters.items() if value.grad is not None
@@ -264,10 +267,9 @@ class TrainingSteps(Workload):
 
     def check(self) -> None:
         trajectory = self.follow(self.step)
-        start = {}
-        for name, value in self.initial.items():
-            if name.kind != "attribute":
-                start[name.path] = value
+        start = {
+            name.path: value for name, value in self.initial.items() if name.kind != "attribute"
+        }
         tolerance = self.tolerance or accuracy.limit_of(self.dtype, None)
         comparison = TrainingComparison(
             trajectory,
@@ -291,23 +293,13 @@ class TrainingSteps(Workload):
         if is_random:
             reason = f"{reason or doubt}{RANDOM}"
         elif doubt:
-            reason = self.wrong_in_float64(comparison, doubt)
+            try:
+                reason = comparison.far_from_float64(self.exact)
+            except Exception as error:  # a module may raise anything in an unexpected dtype
+                reason = without_float64(doubt, error)
         if reason:
             raise Ended(Status.INCORRECT, reason)
         self.restore()
-
-    def wrong_in_float64(
-        self,
-        comparison: TrainingComparison,
-        doubt: str,
-    ) -> str | None:
-        """Return what float64 shows to be wrong about steps that a `doubt` is about, or None."""
-        try:
-            return comparison.far_from_float64(
-                lambda state, number: self.exact(state, self.inputs_of_step(number))
-            )
-        except Exception as error:  # a module may raise anything in an unexpected dtype
-            return without_float64(doubt, error)
 
     def is_random(self) -> bool:
         """Return whether the loss of eager's first step changes with most seeds, by much more than
