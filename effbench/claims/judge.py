@@ -52,7 +52,9 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     answer = claim.function(**inputs)
     if not isinstance(answer, Answer):
         answer = Answer(answer, getattr(answer, "figure", None))
-    statements = statements_of(answer.holds)
+    # the text of a claim's only statement is empty
+    parts = answer.holds if isinstance(answer.holds, Mapping) else {"": answer.holds}
+    statements = {text: statement_of(part) for text, part in parts.items()}
     value = as_figure(answer.value)
     gaps = gaps_of([*(statement.figure for statement in statements.values()), value])
     if {statement.title for statement in statements.values()} <= {UNMEASURED}:
@@ -61,14 +63,13 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     left_out = [gap for gap in gaps if gap not in reason]
     if left_out:
         reason += f"; left out: {listed(left_out, 3)}"
-    parts = {text: statement.holds for text, statement in statements.items()}
-    verdict = verdict_of(set(parts.values()))
+    outcomes = {text: statement.holds for text, statement in statements.items()}
     return Judgement(
         claim,
-        verdict,
+        verdict_of(set(outcomes.values())),
         one_line(reason),
         value,
-        parts,
+        outcomes,
         answer.also,
     )
 
@@ -111,13 +112,6 @@ def reason_of(statements: Mapping[str, Statement]) -> str:
                 reason = f"{reason} ({why})"
             reasons.append(reason)
     return "; ".join(reasons)
-
-
-def statements_of(holds: Any) -> dict[str, Statement]:
-    """Return the statements of a claim by their text, which is empty if there is only one."""
-    if isinstance(holds, Mapping):
-        return {text: statement_of(value) for text, value in holds.items()}
-    return {"": statement_of(holds)}
 
 
 def statement_of(value: Any) -> Statement:

@@ -81,7 +81,10 @@ class Reproduction:
                     conductor=collect,
                     server=self.server,
                 )
-        self.collect_facts([name for name in self.experiment.checks if name in needed])
+        names = [name for name in self.experiment.checks if name in needed]
+        requests = [CheckRequest(f"{self.experiment.path.resolve()}:{name}") for name in names]
+        outcomes = run_checks(requests, self.server, self.probed.gpus)
+        self.checks = dict(zip(names, outcomes, strict=True))
         self.judgements = [self.judge(claim) for claim in self.experiment.claims]
         verdicts = [self.verdict_row(judgement) for judgement in self.judgements]
         with Store.open(self.db, mode="write") as store:
@@ -124,13 +127,6 @@ class Reproduction:
                     raise KeyboardInterrupt
                 results = in_order(store.results(outcome.sweep_id), keys, environment_id)
         self.results[name] = results
-
-    def collect_facts(self, names: Sequence[str]) -> None:
-        """Run these checks."""
-        path = self.experiment.path.resolve()
-        requests = [CheckRequest(f"{path}:{name}") for name in names]
-        outcomes = run_checks(requests, self.server, self.probed.gpus)
-        self.checks = dict(zip(names, outcomes, strict=True))
 
     # --- judge ---
 

@@ -141,12 +141,12 @@ class Generation(Calls):
     # the host waits for the first token
     has_period = False
     has_varied_calls = True
-    references: Sequence[EagerRequest] = ()
     step: Generator
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.length = length_of(self.cell)
+        self.references: list[EagerRequest] = []
         model = self.cell.model_name
         names = list(self.specs)
         if names != INPUTS:
@@ -218,20 +218,18 @@ class Generation(Calls):
         are not finite."""
         # a call writes all slots that it reads, so that there is no state to restore
         self.choose_grad_mode(self.first_call(), start=lambda: None)
-        with self.context():
-            self.references = [self.eager_request(given) for given in self.inputs.checked]
-        has_odd = any(accuracy.not_finite(request.logits) for request in self.references)
-        if has_odd and not self.cell.model.get("allow_nonfinite"):
-            raise Ended(Status.INCORRECT, "eager logits not finite")
+        for given in self.inputs.checked:
+            eager = self.calling(self.module)
+            (prompt,), _ = copies(given)
+            with self.context():
+                tokens = eager(prompt)
+                logits = self.logits_after(eager, given, tokens)
+            if accuracy.not_finite(logits) and not self.cell.model.get("allow_nonfinite"):
+                raise Ended(Status.INCORRECT, "eager logits not finite")
+            self.references.append(EagerRequest(torch.cat(tokens, 1).cpu(), logits))
         for name, mark in state.marks(self.module).items():
             if name.kind == "parameter":
                 self.intact[name] = mark
-
-    def eager_request(self, given: Inputs) -> EagerRequest:
-        eager = self.calling(self.module)
-        (prompt,), _ = copies(given)
-        tokens = eager(prompt)
-        return EagerRequest(torch.cat(tokens, 1).cpu(), self.logits_after(eager, given, tokens))
 
     def wrong(self) -> str | None:
         """Return which logits differ from eager's, or None. The step goes on with eager's tokens,

@@ -166,7 +166,8 @@ def digest(module: nn.Module) -> str:
                 description = f"{name} {part.dtype} {shape} "
                 hashed.update(description.encode())
                 if is_dense(part):
-                    hashed.update(bytes_of(part))
+                    flat = part.detach().cpu().contiguous().reshape(-1)
+                    hashed.update(flat.view(torch.uint8).numpy())
         elif isinstance(value, PLAIN):
             hashed.update(f"{name} {value!r} ".encode())
     return hashed.hexdigest()
@@ -181,12 +182,6 @@ def parts(tensor: Tensor) -> list[Tensor]:
     for name in names:
         inner += parts(getattr(tensor, name))
     return inner
-
-
-def bytes_of(value: Tensor) -> memoryview:
-    """Return the values of a dense tensor as bytes, in the order of its elements."""
-    flat = value.detach().to("cpu").contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
 
 
 def same(a: Any, b: Any) -> bool:
