@@ -30,9 +30,12 @@ SOFTWARE = {
 }
 #: Kinds of facts, in the order of their differences.
 KINDS = ("hardware", "software", "flag", "protocol", "machine")
-_HARDWARE = {"gpu_name": "GPU", "gpu_memory_bytes": "GPU memory"}
-#: Facts that a sweep records about its machine -> their names in prose.
-MACHINE = {"hostname": "host", "kernel": "kernel", "effbench": "effbench"}
+#: Kind -> its facts with their names in prose; those of the machine are recorded by a sweep.
+LABELS = {
+    "hardware": {"gpu_name": "GPU", "gpu_memory_bytes": "GPU memory"},
+    "software": SOFTWARE,
+    "machine": {"hostname": "host", "kernel": "kernel", "effbench": "effbench"},
+}
 
 
 @dataclass(frozen=True)
@@ -87,18 +90,16 @@ def diff_conditions(before: Sequence[Conditions], after: Sequence[Conditions]) -
 
 def facts_of(conditions: Conditions) -> dict[Fact, Any]:
     """Return fact -> value."""
-    environment = conditions.environment
+    known = {**conditions.host, **vars(conditions.environment)}
     facts: dict[Fact, Any] = {}
-    for kind, labels in (("hardware", _HARDWARE), ("software", SOFTWARE)):
+    for kind, labels in LABELS.items():
         for name, label in labels.items():
-            facts[Fact(kind, name, label)] = getattr(environment, name)
-    for name, value in environment.flags.items():
+            facts[Fact(kind, name, label)] = known.get(name)
+    for name, value in conditions.environment.flags.items():
         facts[Fact("flag", name, name)] = value
     for name, value in conditions.protocol.items():
         label = "protocol" if name == "name" else f"protocol {name}"
         facts[Fact("protocol", name, label)] = value
-    for name, label in MACHINE.items():
-        facts[Fact("machine", name, label)] = conditions.host.get(name)
     return facts
 
 
