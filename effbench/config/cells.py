@@ -140,7 +140,7 @@ def split(jobs: Sequence[Job]) -> tuple[list[Cell], Settings]:
                     " two sweeps"
                 )
         cells.append(cell_of(job.config))
-    return cells, Settings(**{name: getattr(first, name) for name in OF_SWEEP})
+    return cells, Settings.of(first)
 
 
 def cell_of(config: Config) -> Cell:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Self
+
+import msgspec
 
 from effbench.core.cell import Cell, Trial
 from effbench.core.meeting import ALONE, DUET
@@ -40,20 +42,16 @@ class Settings:
     db: str
 
     @classmethod
+    def of(cls, config: Config) -> Self:
+        """Return those of a job's configuration."""
+        return cls(**{name: getattr(config, name) for name in OF_SWEEP})
+
+    @classmethod
     def with_defaults(cls, **given: Any) -> Self:
         """Return settings with these plain values and defaults for all others, also within a
-        section. Names that only other versions know are ignored."""
-        defaults = Config()
-        values = {}
-        for name in OF_SWEEP:
-            default = getattr(defaults, name)
-            value = given.get(name, default)
-            is_section = isinstance(default, SweepSettings | Protocol | Executor)
-            if is_section and isinstance(value, Mapping):
-                known = vars(default).keys() & value.keys()
-                value = replace(default, **{key: value[key] for key in known})
-            values[name] = value
-        return cls(**values)
+        section. Names that only other versions know are ignored. Raises msgspec.ValidationError for
+        a value that is not allowed."""
+        return cls.of(msgspec.convert(given, Config))
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

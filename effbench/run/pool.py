@@ -50,10 +50,8 @@ class ServerPool:
         self.round = 0
         self.next: ForkServer | None = None
         self.users: Counter[ForkServer] = Counter()
-        self.is_closed = False
+        #: Also held while the current server loads, which takes seconds.
         self.lock = threading.Lock()
-        #: Held while a server loads, which takes seconds; `close` does not need it.
-        self.loading = threading.Lock()
 
     def start(self, preload: bool = True, env: Mapping[str, str] | None = None) -> ForkServer:
         return ForkServer(**self.interpreter.given, preload=preload, env=env)
@@ -95,17 +93,16 @@ class ServerPool:
 
         Several threads that need a server at the same time wait for the one that loads it.
         """
-        with self.loading:
-            if not self.current.is_loaded and not self.current.dead:
-                self.load(self.current)
-            with self.lock:
-                self.advance(round)
+        with self.lock:
+            self.advance(round)
             if self.current.dead:
-                self.replace_dead()
-            with self.lock:
-                self.start_next(round)
-                self.users[self.current] += 1
-                return self.current
+                used, self.current = self.current, self.start()
+                self.retire(used)
+            if not self.current.is_loaded:
+                self.load(self.current)
+            self.start_next(round)
+            self.users[self.current] += 1
+            return self.current
 
     def advance(self, round: int) -> None:
         """Make the next server the current one if it has loaded and a new round begins, or the
@@ -121,28 +118,15 @@ class ServerPool:
             self.current, self.next = following, None
             self.retire(used)
 
-    def replace_dead(self) -> None:
-        """Replace the current server, which is dead, by a new one that has loaded."""
-        with self.lock:
-            self.raise_if_closed()
-            used, self.current = self.current, self.start()
-            self.retire(used)
-        self.load(self.current)
-
     def start_next(self, round: int) -> None:
         """Start the server of the next round, unless it was started or this is the last round with
         a new server."""
-        self.raise_if_closed()
         if self.next is not None and self.next.dead and round > self.round:
             self.next = None  # it did not load: a round later another one may
         self.round = max(round, self.round)
         if self.next is None and self.round < self.last_round:
             self.next = self.start()
             threading.Thread(target=self.load_next, args=(self.next,), daemon=True).start()
-
-    def raise_if_closed(self) -> None:
-        if self.is_closed:
-            raise StoppedError
 
     def give_back(self, server: ForkServer) -> None:
         with self.lock:
@@ -172,15 +156,12 @@ class ServerPool:
             server.close()
 
     def close(self) -> None:
-        """Close all servers except the borrowed one, also one that loads."""
-        with self.lock:
-            self.is_closed = True
-            for server in (self.current, self.next):
-                if server is not None and server is not self.borrowed:
-                    server.close()
-            self.next = None
-            if self.borrowed is not None:
-                self.borrowed.stop = threading.Event()
+        """Close all servers except the borrowed one, once no thread uses the pool."""
+        for server in (self.current, self.next):
+            if server is not None and server is not self.borrowed:
+                server.close()
+        if self.borrowed is not None:
+            self.borrowed.stop = threading.Event()
 
 
 Pools = Mapping[Interpreter, ServerPool]
