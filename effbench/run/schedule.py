@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass
 
-from effbench.core.cell import Cell, Status, Trial
+from effbench.core.cell import Status, Trial
 from effbench.run.duets import Duets, StoppingRule, misses_compilations
 from effbench.run.plan import (
     CellRun,
@@ -23,50 +22,28 @@ from effbench.stats.intervals import enough
 from effbench.store.summary import estimate
 
 
-@dataclass(eq=False)
-class TrialGroup:
-    """The trials of a round that run together: of a cell, one per interpreter, or of the two cells
-    of a duet."""
-
-    trials: list[PlannedTrial]
-
-    @property
-    def key(self) -> Hashable:
-        """What all groups share that run one after the other."""
-        return self.trials[0].run.group
-
-    @property
-    def cell(self) -> Cell:
-        return self.trials[0].run.cell
-
-    @property
-    def round(self) -> int:
-        return self.trials[0].round
-
-
-def groups_of(trials: Iterable[PlannedTrial]) -> list[TrialGroup]:
-    """Return the trials in groups. Those of a round on GPUs come before those on the CPU."""
-    groups = groupby(trials, key=lambda trial: (trial.run.group, trial.round))
-    of_rounds = [TrialGroup(list(members)) for _, members in groups]
-    return sorted(of_rounds, key=lambda group: (group.round, group.cell.device == "cpu"))
-
-
-@dataclass
 class TrialQueue:
-    """The remaining trials in groups. Thread-safe. Only one group of a cell runs at a time, since
-    its compile cache has one writer.
+    """The remaining trials. Thread-safe.
+
+    The trials of a round that run together, one after the other in `trials`, are a group: those of
+    a cell, one per interpreter, or of the two cells of a duet. Only one group of a cell runs at a
+    time, since its compile cache has one writer. Those of a round on GPUs come before those on the
+    CPU.
 
     `devices`: of all slots; a trial for any other one runs on any slot and reports it as missing.
-    `running`: key of a group -> device of its slot.
     """
 
-    groups: list[TrialGroup]
-    devices: Collection[str]
-    running: dict[Hashable, str] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, trials: Iterable[PlannedTrial], devices: Collection[str]) -> None:
+        self.trials = sorted(
+            trials, key=lambda trial: (trial.round, trial.run.cell.device == "cpu")
+        )
+        self.devices = devices
+        #: What a running group has in common (CellRun.group) -> device of its slot.
+        self.running: dict[Hashable, str] = {}
+        self.lock = threading.Lock()
 
-    def take(self, device: str) -> TrialGroup | None:
-        """Return the next group for a slot of this device, or None if no group is available at the
+    def take(self, device: str) -> list[PlannedTrial]:
+        """Return the next group for a slot of this device; empty if no group is available at the
         moment.
 
         A trial on the CPU may use every core, so that none on a GPU runs at the same time. Both
@@ -74,32 +51,42 @@ class TrialQueue:
         """
         with self.lock:
             if any(other != device for other in self.running.values()):
-                return None
-            for position, group in enumerate(self.groups):
-                if group.cell.device != device and group.cell.device in self.devices:
-                    return None  # it is the other device's turn
-                if group.key not in self.running:
-                    self.running[group.key] = device
-                    return self.groups.pop(position)
-            return None
+                return []
+            for position, first in enumerate(self.trials):
+                run = first.run
+                if run.cell.device != device and run.cell.device in self.devices:
+                    return []  # it is the other device's turn
+                if run.group in self.running:
+                    continue
+                self.running[run.group] = device
+                end = position + 1
+                while end < len(self.trials) and is_together(first, self.trials[end]):
+                    end += 1
+                group = self.trials[position:end]
+                del self.trials[position:end]
+                return group
+            return []
 
-    def finished(self, group: TrialGroup) -> None:
+    def finished(self, group: Sequence[PlannedTrial]) -> None:
         """End the group, so that another one of its cell may run."""
         with self.lock:
-            del self.running[group.key]
+            del self.running[group[0].run.group]
 
     def drop(self, run: CellRun) -> None:
         """Remove all remaining trials of this cell run."""
         with self.lock:
-            for group in self.groups:
-                group.trials = [trial for trial in group.trials if trial.run != run]
-            self.groups = [group for group in self.groups if group.trials]
+            self.trials = [trial for trial in self.trials if trial.run != run]
 
     def is_empty(self) -> bool:
         with self.lock:
-            return not self.groups and not self.running
+            return not self.trials and not self.running
 
 
+def is_together(trial: PlannedTrial, other: PlannedTrial) -> bool:
+    return trial.round == other.round and trial.run.group == other.run.group
+
+
+@dataclass
 class RoundsNeeded:
     """Tells which of these runs need no further rounds.
 
@@ -107,17 +94,13 @@ class RoundsNeeded:
     `duet_rule`: when the rounds of duets end; None: as all others.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        runs: Sequence[CellRun],
-        history: History,
-        duet_rule: StoppingRule | None = None,
-    ) -> None:
-        self.settings = settings
-        self.history = history
-        self.interpreters = interpreters_of(runs)
-        self.duet_rule = duet_rule
+    settings: Settings
+    runs: Sequence[CellRun]
+    history: History
+    duet_rule: StoppingRule | None = None
+
+    def __post_init__(self) -> None:
+        self.interpreters = interpreters_of(self.runs)
 
     def needed(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         """Return the trials without those of runs that are already known well enough."""

@@ -5,7 +5,7 @@ from schedule_parts import cell_runs, trials
 
 from effbench.core.cell import Cell, Status, Trial
 from effbench.run.dry_run import plan_table
-from effbench.run.schedule import TrialQueue, groups_of
+from effbench.run.schedule import TrialQueue
 
 
 def test_rounds_are_in_order_and_each_has_a_seeded_order_of_its_own():
@@ -29,7 +29,7 @@ def test_what_is_recorded_or_has_failed_is_not_run():
 
 
 def queue_of(planned, devices=("cuda", "cpu")):
-    return TrialQueue(groups_of(planned), devices)
+    return TrialQueue(planned, devices)
 
 
 @pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
@@ -40,8 +40,8 @@ def test_devices_take_turns_by_rounds(devices, gpus, cpus):
     for _ in range(100):
         for device in devices:
             group = queue.take(device)
-            if group is not None:
-                order.append(group.round)
+            if group:
+                order.append(group[0].round)
                 queue.finished(group)
     assert queue.is_empty()
     assert order == sorted(order)

@@ -34,7 +34,7 @@ from effbench.run.interrupts import POLL_S, StoppedError
 from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of, is_measured, trials_left
 from effbench.run.pool import gpus_of
 from effbench.run.resume import compilation_of, recorded_trials
-from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue, groups_of
+from effbench.run.schedule import RoundsNeeded, TrialQueue
 
 #: Phases of a trial's wall time that are not overhead.
 PHASES = ("build", "prepare", "check", "warmup", "timing", "profile")
@@ -118,7 +118,7 @@ class LocalExecutor(TrialExecutor):
         return self.rounds.needed(trials_left(self.runs, self.settings, self.history))
 
     def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
-        self.queue = TrialQueue(groups_of(trials), {slot.device for slot in self.slots})
+        self.queue = TrialQueue(trials, {slot.device for slot in self.slots})
         with held_driver(self.slots), ThreadPoolExecutor(len(self.slots)) as threads:
             try:
                 workers = [threads.submit(self.work, slot) for slot in self.slots]
@@ -137,7 +137,7 @@ class LocalExecutor(TrialExecutor):
         try:
             while not self.stop.is_set() and not self.queue.is_empty():
                 group = self.queue.take(slot.device)
-                if group is None:  # the remaining groups are running, or need another device
+                if not group:  # the remaining ones are running, or need another device
                     self.stop.wait(POLL_S)
                     continue
                 self.run_group(slot, group)
@@ -148,14 +148,14 @@ class LocalExecutor(TrialExecutor):
             self.stop.set()
             raise
 
-    def run_group(self, slot: Slot, group: TrialGroup) -> None:
+    def run_group(self, slot: Slot, group: Sequence[PlannedTrial]) -> None:
         """Run and record the trials of a round that belong together. Raises StoppedError."""
         if self.is_duet(group):
             records = self.run_duet(slot, group)
             if records is not None:
                 self.record_all(records, group)
                 return
-        for trial in group.trials:
+        for trial in group:
             with self.lock(slot):
                 record = self.run_trial(slot, trial)
             if trial.run in self.apart:
@@ -169,21 +169,23 @@ class LocalExecutor(TrialExecutor):
 
     # --- duets ---
 
-    def is_duet(self, group: TrialGroup) -> bool:
+    def is_duet(self, group: Sequence[PlannedTrial]) -> bool:
         """Return whether the trials of the group run at the same time, in turn."""
-        runs = [trial.run for trial in group.trials]
+        runs = [trial.run for trial in group]
         if not self.settings.protocol.duet or len(runs) != 2:
             return False
         return self.apart.isdisjoint(runs) and all(allows_duet(run.cell) for run in runs)
 
-    def run_duet(self, slot: Slot, group: TrialGroup) -> Mapping[PlannedTrial, Trial] | None:
+    def run_duet(
+        self, slot: Slot, group: Sequence[PlannedTrial]
+    ) -> Mapping[PlannedTrial, Trial] | None:
         """Run both trials of the group under the device's lock, the second one once the first one
         waits for it, and return their records. Raises StoppedError.
 
         Return None if a trial lacked memory, or could not use the device, while both were alive:
         then all trials of these cells run alone.
         """
-        first, second = group.trials
+        first, second = group
         with (
             self.lock(slot),
             tempfile.TemporaryDirectory(prefix="effbench-duet-") as folder,
@@ -200,7 +202,7 @@ class LocalExecutor(TrialExecutor):
             leader = self.run_member(slot, first, meeting, leads=True)
             records = {first: leader, second: following.result()}
         if meeting.leader_waits and any(map(may_lack_room, records.values())):
-            self.apart.update(trial.run for trial in group.trials)
+            self.apart.update(trial.run for trial in group)
             self.progress.retried(slot.name, first, NO_ROOM)
             return None
         return records
@@ -372,11 +374,13 @@ class LocalExecutor(TrialExecutor):
 
     # --- records ---
 
-    def record_all(self, records: Mapping[PlannedTrial, Trial], group: TrialGroup) -> None:
+    def record_all(
+        self, records: Mapping[PlannedTrial, Trial], group: Sequence[PlannedTrial]
+    ) -> None:
         """Record trials of the group, and drop trials that are no longer needed."""
         for trial, record in records.items():
             self.record(trial, record)
-        for run in [trial.run for trial in group.trials]:
+        for run in [trial.run for trial in group]:
             # a cell that failed once cannot become ok again: the worst status counts
             if not is_measured(self.history[run]) or self.rounds.is_enough(run):
                 self.queue.drop(run)
