@@ -117,21 +117,10 @@ def resolve_target(target: str, setting: str = KEY) -> Step:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
     title = f"{setting}={target}"
-    file, _, names = target.rpartition(":")
     try:
-        if file.endswith(".py"):
-            found: Any = module_of(Path(file))
-        else:
-            package, _, names = target.partition(".")
-            found = importlib.import_module(package)
-        for name in filter(None, names.split(".")):
-            import_submodule(found, name)
-            if not hasattr(found, name):
-                near = suggest(name, dir(found), cutoff=0.6, before="; ")
-                raise ConfigError(f"{title}: there is no {name}{near}")
-            found = getattr(found, name)
-    except ConfigError:
-        raise
+        found = find(target)
+    except ConfigError as error:
+        raise ConfigError(f"{title}: {error}") from None
     except Exception as error:  # the user's file may raise anything when it is imported
         raise ConfigError(f"{title}{why_not_imported(target, error)}") from error
     if not callable(found):
@@ -142,13 +131,25 @@ def resolve_target(target: str, setting: str = KEY) -> Step:
     return function
 
 
-def import_submodule(package: Any, name: str) -> None:
-    """Import a module of a package, unless the package is none or has the name already."""
-    if not hasattr(package, "__path__") or hasattr(package, name):
-        return
-    submodule = f"{package.__name__}.{name}"
-    if importlib.util.find_spec(submodule):
-        importlib.import_module(submodule)
+def find(target: str) -> Any:
+    """Return what a target names. Raises ConfigError for a name that does not exist, and what
+    importing raises."""
+    file, _, names = target.rpartition(":")
+    if file.endswith(".py"):
+        found: Any = module_of(Path(file))
+    else:
+        package, _, names = target.partition(".")
+        found = importlib.import_module(package)
+    for name in filter(None, names.split(".")):
+        if hasattr(found, "__path__") and not hasattr(found, name):
+            submodule = f"{found.__name__}.{name}"
+            if importlib.util.find_spec(submodule):
+                importlib.import_module(submodule)
+        if not hasattr(found, name):
+            near = suggest(name, dir(found), cutoff=0.6, before="; ")
+            raise ConfigError(f"there is no {name}{near}")
+        found = getattr(found, name)
+    return found
 
 
 def why_not_imported(target: str, error: Exception) -> str:

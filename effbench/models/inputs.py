@@ -43,14 +43,7 @@ def make_inputs(
     args: list[Tensor] = []
     kwargs: dict[str, Tensor] = {}
     for index, (name, spec) in enumerate(specs.items()):
-        seed_of_input = seed + index * 1_000_003
-        tensor = _make(
-            spec,
-            bs,
-            dtype,
-            device,
-            seed_of_input,
-        )
+        tensor = make_input(spec, bs, dtype, device, seed + index * 1_000_003)
         if spec.keyword:
             kwargs[name] = tensor
         else:
@@ -58,7 +51,7 @@ def make_inputs(
     return tuple(args), kwargs
 
 
-def _make(
+def make_input(
     spec: InputSpec,
     bs: int,
     cell_dtype: torch.dtype,
@@ -68,19 +61,21 @@ def _make(
     shape = spec.full_shape(bs)
     dtype = cell_dtype if spec.dtype == AUTO else getattr(torch, spec.dtype)
     if spec.value is not None:
-        return torch.full(
-            shape,
-            spec.value,
-            dtype=dtype,
-            device=device,
-        )
+        return torch.full(shape, spec.value, dtype=dtype, device=device)
     generator = seeded_generator(math.prod(shape), device, seed)
-    values = _draw(
-        spec,
-        shape,
-        dtype,
-        generator,
-    )
+    where = generator.device
+    low, high = spec.low, spec.high
+    if dtype == torch.bool:
+        low, high = 0, 2
+    if low is None or high is None:
+        values = torch.randn(shape, generator=generator, device=where)
+    elif dtype.is_floating_point:
+        values = torch.rand(shape, generator=generator, device=where)
+        values = low + (high - low) * values
+    else:
+        values = torch.randint(
+            int(low), int(high), shape, generator=generator, dtype=dtype, device=where
+        )
     return values.to(device=device, dtype=dtype)
 
 
@@ -89,48 +84,6 @@ def seeded_generator(elements: int, device: torch.device, seed: int) -> torch.Ge
     `HOST_ELEMENTS`."""
     where = "cpu" if elements <= HOST_ELEMENTS else device
     return torch.Generator(where).manual_seed(seed)
-
-
-def _draw(
-    spec: InputSpec,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    generator: torch.Generator,
-) -> Tensor:
-    device = generator.device
-    if dtype == torch.bool:
-        return torch.randint(
-            0,
-            2,
-            shape,
-            generator=generator,
-            device=device,
-        )
-    if spec.low is None or spec.high is None:
-        return torch.randn(
-            shape,
-            generator=generator,
-            dtype=torch.float32,
-            device=device,
-        )
-    if spec.is_integer:
-        low = int(spec.low)
-        high = int(spec.high)
-        return torch.randint(
-            low,
-            high,
-            shape,
-            generator=generator,
-            dtype=dtype,
-            device=device,
-        )
-    values = torch.rand(
-        shape,
-        generator=generator,
-        dtype=torch.float32,
-        device=device,
-    )
-    return spec.low + (spec.high - spec.low) * values
 
 
 def as_arguments(values: Sequence[Any], names: Collection[str]) -> Inputs:

@@ -61,13 +61,8 @@ def test_batch_dim_and_keywords():
         ({"shape": [-1]}, "model.inputs.x.shape: expected a list of positive integers"),
         ({"dtype": "flaot32"}, "the unknown value 'flaot32': did you mean float32?"),
         ({"dtype": "int64"}, "model.inputs.x: int64 requires low and high"),
-        ({"low": 0, "high": float("inf")}, "x.high must be a finite number for auto, got inf"),
-        ({"low": 5, "high": 5}, "low must be below high"),
-        ({"dtype": "uint8", "low": 0, "high": 257}, "x.high must be an integer from 0 to 256 "),
-        ({"dtype": "bool", "low": 0, "high": 1}, "bool does not allow low and high"),
-        ({"low": 0, "high": 1, "value": 0}, "value excludes low and high"),
+        ({"low": 5}, "model.inputs.x: auto requires low and high"),
         ({"batch_dim": 2}, "x.batch_dim must be between 0 and 1, or null, got 2"),
-        ({"keyword": "yes"}, "x.keyword must be false (positional) or true (by name), got 'yes'"),
     ],
 )
 def test_bad_input(values, text):
@@ -77,9 +72,6 @@ def test_bad_input(values, text):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("inputs", "text"), [({"x": [3]}, r"inputs\.x must be a mapping"), ([1], "inputs must map")]
-)
-def test_inputs_that_are_no_mappings(inputs, text):
-    with pytest.raises(ConfigError, match=text):
-        parse_inputs(inputs)
+def test_an_input_that_is_no_mapping():
+    with pytest.raises(ConfigError, match=r"inputs\.x must be a mapping"):
+        parse_inputs({"x": [3]})
