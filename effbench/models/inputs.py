@@ -43,7 +43,13 @@ def make_inputs(
     args: list[Tensor] = []
     kwargs: dict[str, Tensor] = {}
     for index, (name, spec) in enumerate(specs.items()):
-        tensor = make_input(spec, bs, dtype, device, seed + index * 1_000_003)
+        tensor = make_input(
+            spec,
+            bs,
+            dtype,
+            device,
+            seed + index * 1_000_003,
+        )
         if spec.keyword:
             kwargs[name] = tensor
         else:
@@ -61,7 +67,12 @@ def make_input(
     shape = spec.full_shape(bs)
     dtype = cell_dtype if spec.dtype == AUTO else getattr(torch, spec.dtype)
     if spec.value is not None:
-        return torch.full(shape, spec.value, dtype=dtype, device=device)
+        return torch.full(
+            shape,
+            spec.value,
+            dtype=dtype,
+            device=device,
+        )
     generator = seeded_generator(math.prod(shape), device, seed)
     where = generator.device
     low, high = spec.low, spec.high
@@ -74,7 +85,12 @@ def make_input(
         values = low + (high - low) * values
     else:
         values = torch.randint(
-            int(low), int(high), shape, generator=generator, dtype=dtype, device=where
+            int(low),
+            int(high),
+            shape,
+            generator=generator,
+            dtype=dtype,
+            device=where,
         )
     return values.to(device=device, dtype=dtype)
 

@@ -70,9 +70,18 @@ class BucketedGraph(Mode):
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         sizes = capture_sizes(self.buckets, self.batch.sizes)
         capture = self.capturer()
-        static = StaticInputs(self.batch.dims, args, kwargs, max(sizes))
+        static = StaticInputs(
+            self.batch.dims,
+            args,
+            kwargs,
+            max(sizes),
+        )
         runner = BucketRunner(
-            module, static, sizes, self.padding == "zero", self.outputs == "clone"
+            module,
+            static,
+            sizes,
+            zero=self.padding == "zero",
+            clone=self.outputs == "clone",
         )
         device = static.buffers[0].device
         seconds: dict[str, float] = {}
@@ -108,7 +117,13 @@ class BucketedGraph(Mode):
                 "no call has a graph: all batches are larger than the largest captured size,"
                 f" {sizes[-1]}"
             )
-        return Prepared(runner, runner.copy_inputs, degraded, facts=facts, late_facts=runner.facts)
+        return Prepared(
+            runner,
+            runner.copy_inputs,
+            degraded,
+            facts=facts,
+            late_facts=runner.facts,
+        )
 
 
 def recompile_limit(limit: int) -> AbstractContextManager[None]:
@@ -208,10 +223,18 @@ class BucketRunner:
     """
 
     def __init__(
-        self, eager: Step, static: StaticInputs, sizes: Sequence[int], zero: bool, clone: bool
+        self,
+        eager: Step,
+        static: StaticInputs,
+        sizes: Sequence[int],
+        zero: bool,
+        clone: bool,
     ) -> None:
-        self.eager, self.static, self.sizes = eager, static, sizes
-        self.zero, self.clone = zero, clone
+        self.eager = eager
+        self.static = static
+        self.sizes = sizes
+        self.zero = zero
+        self.clone = clone
         self.graphs: dict[int, Captured] = {}
         self.batches = output_batches(eager, static)
         self.plan = functools.cache(self.make_plan)
@@ -231,7 +254,12 @@ class BucketRunner:
             if batch is not None:
                 leaves[place] = leaves[place].narrow(batch.dim, 0, raw * batch.each)
         outputs = tree_unflatten(leaves, structure)
-        return ReplayPlan(graph.replay, self.static.rows(raw), padding, outputs)
+        return ReplayPlan(
+            graph.replay,
+            self.static.rows(raw),
+            padding,
+            outputs,
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         values = (*args, *kwargs.values())
@@ -282,14 +310,18 @@ def output_batches(function: Step, static: StaticInputs) -> list[OutputBatch | N
     the largest size is 1, all are None, because nothing is cut off. Raises UnsupportedError if a
     shape depends on the batch in another way."""
     size = static.size
-    large, small = (output_shapes(function, static, rows) for rows in (size, max(1, size - 1)))
-    pairs = itertools.zip_longest(large, small, fillvalue=())
-    return [output_batch(*shapes, size) for shapes in pairs]
+    larges = output_shapes(function, static, size)
+    smalls = output_shapes(function, static, max(1, size - 1))
+    batches = []
+    for large, small in itertools.zip_longest(larges, smalls, fillvalue=()):
+        batches.append(output_batch(large, small, size))
+    return batches
 
 
 def output_shapes(function: Step, static: StaticInputs, size: int) -> list[Shape]:
     args, kwargs = static.of(size)
-    return [tuple(getattr(leaf, "shape", ())) for leaf in tree_leaves(function(*args, **kwargs))]
+    leaves = tree_leaves(function(*args, **kwargs))
+    return [tuple(getattr(leaf, "shape", ())) for leaf in leaves]
 
 
 def output_batch(large: Shape, small: Shape, size: int) -> OutputBatch | None:

@@ -92,7 +92,12 @@ class CudaGraph(Mode):
     ) -> Prepared:
         """Return the whole training step in one graph: forward, loss, backward, optimizer."""
         forward = self.forward(module)
-        prepared = capture(step_over(forward.step), args, kwargs, self.warmups)
+        prepared = capture(
+            step_over(forward.step),
+            args,
+            kwargs,
+            self.warmups,
+        )
         prepared.facts |= forward.facts
         prepared.module = forward.module
         return prepared

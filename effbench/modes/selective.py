@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -106,16 +105,21 @@ def class_of_blocks(module: nn.Module) -> str:
     siblings: dict[tuple[str, str], list[nn.Module]] = defaultdict(list)
     for name, part in parts_of(module).items():
         siblings[name.rpartition(".")[0], type(part).__name__].append(part)
-    repeated = [parts for parts in siblings.values() if len(parts) > 1 and weights_in(parts)]
-    if not repeated:
+    largest = ""
+    most = (False, 0)
+    for (_, kind), parts in siblings.items():
+        weights = sum(weights_in(part) for part in parts)
+        rank = (bool(parts[0]._modules), weights)
+        if len(parts) > 1 and weights and rank > most:
+            largest = kind
+            most = rank
+    if not largest:
         raise UnsupportedError(
             f"mode.regional=true: {type(module).__name__} contains no repeated siblings with"
             " weights (nn.Sequential does not count)"
         )
-    largest = max(repeated, key=lambda parts: (bool(parts[0]._modules), weights_in(parts)))
-    return type(largest[0]).__name__
+    return largest
 
 
-def weights_in(parts: Sequence[nn.Module]) -> int:
-    """Return the number of elements in all parameters of these modules."""
-    return sum(parameter.numel() for part in parts for parameter in part.parameters())
+def weights_in(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

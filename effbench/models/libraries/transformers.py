@@ -154,7 +154,12 @@ def configure(arch: str, changes: Mapping[str, Any]) -> Config:
     for name, value in (preset.dimensions | dict(changes)).items():
         if not hasattr(default, name) and name != "attn_implementation":
             advice = f"transformers documents the settings of {kind.__name__}"
-            raise libraries.unknown("setting of model.config", name, default.to_dict(), advice)
+            raise libraries.unknown(
+                "setting of model.config",
+                name,
+                default.to_dict(),
+                advice,
+            )
         # hidden_size of GPT-2 is called n_embd, too
         values[kind.attribute_map.get(name, name)] = value
     return kind(**values)
@@ -288,7 +293,13 @@ def make_decoder(
         raise UnsupportedError(
             f"{config.model_type} has no key-value cache that effbench can make static"
         )
-    alone = Decoder(model, inputs, 1, layers, min(max(slots, 3), 1024)).to(model.device)
+    alone = Decoder(
+        model,
+        inputs,
+        1,
+        layers,
+        min(max(slots, 3), 1024),
+    ).to(model.device)
     with torch.no_grad():
         logits = alone(ids, torch.tensor([0, 1], device=model.device))[:, -1:]
     wanted = output.logits[:, -1:]
@@ -296,4 +307,10 @@ def make_decoder(
         raise UnsupportedError(
             f"{config.model_type} has other logits with a static key-value cache than without"
         )
-    return Decoder(model, inputs, batch, layers, slots)
+    return Decoder(
+        model,
+        inputs,
+        batch,
+        layers,
+        slots,
+    )
