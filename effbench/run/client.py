@@ -290,13 +290,7 @@ class ForkServer:
             raise
         return request
 
-    def call(
-        self,
-        task: str,
-        payload: Message,
-        timeout_s: float,
-        env: dict[str, str] | None = None,
-    ) -> Any:
+    def call(self, task: str, payload: Message, timeout_s: float) -> Any:
         """Return the result of a task of the harness, with retries if the GPU failed or the task
         could not start.
 
@@ -305,7 +299,7 @@ class ForkServer:
         """
         self.wait_ready()
         for is_last in attempts(self.stop):
-            request = self.complete(task, payload, timeout_s, env)
+            request = self.complete(task, payload, timeout_s)
             if request.result is not None:
                 return request.result
             if request.stopped:

@@ -4,7 +4,7 @@ those that have ended."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from effbench.run.plan import CellRun, PlannedTrial
 
@@ -14,20 +14,13 @@ class TimeLeft:
     the calls.
 
     `trials`: those to run; `whole`: the number of trials of the whole sweep, including recorded
-    ones, to which the percentage refers: a trial that is no longer needed counts as done. `clock`:
-    returns seconds.
+    ones, to which the percentage refers: a trial that is no longer needed counts as done.
     """
 
-    def __init__(
-        self,
-        trials: Sequence[PlannedTrial],
-        whole: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, trials: Sequence[PlannedTrial], whole: int) -> None:
         self.left = {(trial.run, trial.round) for trial in trials}
         self.whole = whole
-        self.clock = clock
-        self.began_s = clock()
+        self.began_s = time.monotonic()
         self.number_ended = 0
         self.ends_s: float | None = None
 
@@ -35,7 +28,7 @@ class TimeLeft:
         self.left.discard((trial.run, trial.round))
         self.number_ended += 1
         mean_s = self.passed_s() / self.number_ended
-        self.ends_s = self.clock() + mean_s * len(self.left)
+        self.ends_s = time.monotonic() + mean_s * len(self.left)
 
     def dropped(self, run: CellRun) -> None:
         """Note that the remaining rounds of this run are not needed."""
@@ -43,7 +36,7 @@ class TimeLeft:
 
     def passed_s(self) -> float:
         """Return the seconds since the first trial began."""
-        return self.clock() - self.began_s
+        return time.monotonic() - self.began_s
 
     def percent(self) -> int:
         """Return the percentage of the sweep that is done; 100 only when nothing is left."""
@@ -55,4 +48,4 @@ class TimeLeft:
         """Return the estimated seconds until the end; None before a trial has ended."""
         if self.ends_s is None:
             return None
-        return max(0.0, self.ends_s - self.clock())
+        return max(0.0, self.ends_s - time.monotonic())

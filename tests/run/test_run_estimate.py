@@ -43,47 +43,43 @@ def test_a_plan_has_the_bounds_of_the_protocol(mode, slots, timeout_s, enough, t
 # --- during a sweep ---
 
 
-class Clock:
-    now = 100.0
+class Sweep:
+    """A sweep whose trials take as long as `run` says."""
 
-    def __call__(self):
-        return self.now
+    def __init__(self, monkeypatch, runs, rounds):
+        self.now_s = 100.0
+        monkeypatch.setattr("effbench.run.estimate.time.monotonic", lambda: self.now_s)
+        self.planned = trials(runs, rounds)
+        self.left = TimeLeft(self.planned, len(self.planned))
 
-
-def make(runs=4, rounds=5):
-    planned = trials(runs, rounds)
-    clock = Clock()
-    return TimeLeft(planned, len(planned), clock), planned, clock
-
-
-def run(left, clock, trial, seconds=10.0):
-    clock.now += seconds
-    left.ended(trial)
+    def run(self, number, seconds=10.0):
+        self.now_s += seconds
+        self.left.ended(self.planned[number])
 
 
-def test_the_percentage_grows_and_is_100_when_nothing_is_left():
-    left, planned, clock = make()
+def test_the_percentage_grows_and_is_100_when_nothing_is_left(monkeypatch):
+    sweep = Sweep(monkeypatch, runs=4, rounds=5)
     seen = []
-    for trial in planned[:12]:
-        run(left, clock, trial)
-        seen.append(left.percent())
+    for number in range(12):
+        sweep.run(number)
+        seen.append(sweep.left.percent())
     assert seen == [5 * number for number in range(1, 13)]
     for one in cell_runs(4):
-        left.dropped(one)
-    assert left.percent() == 100
+        sweep.left.dropped(one)
+    assert sweep.left.percent() == 100
 
 
-def test_trials_that_are_left_take_as_long_as_those_that_have_ended():
-    left, planned, clock = make(runs=2, rounds=5)
-    assert left.seconds() is None
-    run(left, clock, planned[0], 100.0)
-    assert left.seconds() == pytest.approx(9 * 100)
-    run(left, clock, planned[1], 20.0)
-    assert left.seconds() == pytest.approx(8 * 60)
-    clock.now += 12
-    assert left.seconds() == pytest.approx(8 * 60 - 12)
-    clock.now += 500
-    assert left.seconds() == 0
+def test_trials_that_are_left_take_as_long_as_those_that_have_ended(monkeypatch):
+    sweep = Sweep(monkeypatch, runs=2, rounds=5)
+    assert sweep.left.seconds() is None
+    sweep.run(0, 100.0)
+    assert sweep.left.seconds() == pytest.approx(9 * 100)
+    sweep.run(1, 20.0)
+    assert sweep.left.seconds() == pytest.approx(8 * 60)
+    sweep.now_s += 12
+    assert sweep.left.seconds() == pytest.approx(8 * 60 - 12)
+    sweep.now_s += 500
+    assert sweep.left.seconds() == 0
 
 
 @pytest.mark.parametrize(
