@@ -185,7 +185,7 @@ def open_pools(runs: Sequence[CellRun], settings: Settings, command: Command) ->
             try:
                 pool.probe(cells, settings.baseline_mode)
             except (ConfigError, WorkerError) as error:
-                if isinstance(error, InterpreterError) or [*wanted] == [HERE]:
+                if interpreter == HERE or isinstance(error, InterpreterError):
                     raise
                 raise ConfigError(f"{interpreter}: {error}") from error
             if settings.executor.name == "slurm":
