@@ -97,7 +97,7 @@ def test_refused_before_anything_starts(cli, line, said):
         ("model=tiny model.module.widht=16", "'model.module.widht': did you mean width?"),
         (
             "model=torchvision model.arch=resnet18 model.module.layers=1",
-            "resnet18 itself: model.kwargs.NAME=VALUE",
+            "settings of resnet18 itself: model.config.NAME=VALUE for transformers, else",
         ),
         ("model=tiny device=cuda", "no GPU"),
         ("model=tiny device=cpu,cuda exclude=[{device:cpu}]", "no GPU"),
