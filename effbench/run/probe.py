@@ -3,7 +3,7 @@ be imported there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -81,19 +81,22 @@ def whole_request(cells: Sequence[Cell]) -> ProbeRequest:
     request = ProbeRequest(losses=sorted(losses.difference(LOSSES)))
     for cell in cells:
         module = cell.model["module"]
-        first, *inner = targets_in(module)
-        request.others += [target for target in inner if target not in request.others]
+        target, *inner = targets_in(module)
         arguments = {name: value for name, value in module.items() if name != "_target_"}
-        names = request.modules.setdefault(first, [])
-        names += [name for name in arguments if name not in names]
-        if first == NETWORK and arguments not in request.networks:
-            request.networks.append(arguments)
+        append_new(request.others, inner)
+        append_new(request.modules.setdefault(target, []), arguments)
+        if target == NETWORK:
+            append_new(request.networks, [arguments])
         # models that describe their inputs have none here
         passed = {spec["name"]: bool(spec.get("keyword")) for spec in cell.model.get("inputs", ())}
-        described = {"target": first, "passed": passed}
-        if passed and described not in request.inputs:
-            request.inputs.append(described)
+        if passed:
+            append_new(request.inputs, [{"target": target, "passed": passed}])
     return request
+
+
+def append_new(known: list[Any], items: Iterable[Any]) -> None:
+    """Append those items that the list does not have."""
+    known += [item for item in items if item not in known]
 
 
 def adapt_modes(
