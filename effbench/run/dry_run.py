@@ -10,7 +10,7 @@ from effbench.core.cell import Cell, Trial
 from effbench.core.printable import between, count, listed
 from effbench.core.table import Column, Table
 from effbench.run.devices import Slot
-from effbench.run.plan import CellRun, PlannedTrial, Settings, SweepPlan, trials_left
+from effbench.run.plan import CellRun, PlannedTrial, Settings, SweepPlan
 from effbench.run.pool import Pools
 from effbench.run.progress import work_text
 from effbench.run.resume import recorded_trials, same_sweep
@@ -46,8 +46,7 @@ def print_plan(
         with Store.open(settings.db, mode="read") as store:
             info = same_sweep(store, settings, plan, facts, progress)
             history = recorded_trials(store, info.id, runs, pools)
-    left = trials_left(runs, settings, history)
-    trials = RoundsNeeded(settings, runs, history).needed(left)
+    trials = RoundsNeeded(settings, runs, history).trials()
     names = [slot.name for slot in slots]
     progress.note(f"plan: {work_text(settings, runs, trials, names)}")
     if settings.exclude:

@@ -9,10 +9,8 @@ allows it, else sequentially. So do the two cells of a duet.
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Self
 
 import msgspec
@@ -146,43 +144,6 @@ class PlannedTrial:
 
 #: The recorded trials of each cell run: the last attempt of each round.
 History = Mapping[CellRun, Sequence[Trial]]
-
-
-def trials_left(
-    runs: Sequence[CellRun], settings: Settings, history: History
-) -> list[PlannedTrial]:
-    """Return the remaining trials, round by round, without those of failed cell runs."""
-    failed = {run for run, trials in history.items() if not is_measured(trials)}
-    recorded = {(run, trial.round) for run, trials in history.items() for trial in trials}
-    left: list[PlannedTrial] = []
-    for round in range(settings.protocol.rounds):
-        for run in round_order(runs, settings.sweep.seed, round):
-            if run not in failed and (run, round) not in recorded:
-                left.append(PlannedTrial(run, round))
-    return left
-
-
-def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[CellRun]:
-    """Return the runs group by group, in this round's random order, so that drift affects all modes
-    equally.
-
-    The interpreters of a cell alternate (A-B, B-A, B-A, A-B …), so that drift within a round
-    favours none, also in the rounds of each of two compile caches.
-    """
-    groups: dict[Hashable, list[CellRun]] = {}
-    for run in runs:
-        groups.setdefault(run.group, []).append(run)
-    order = list(groups.values())
-    random.Random(f"{seed}/{round}").shuffle(order)
-    if (round + round // 2) % 2:
-        order = [group[::-1] for group in order]
-    return list(chain.from_iterable(order))
-
-
-def is_measured(trials: Iterable[Trial]) -> bool:
-    """Return whether all these trials have measurements; one without ends the rounds of its
-    cell."""
-    return all(trial.status.is_measured for trial in trials)
 
 
 def is_of_duet(trial: Trial) -> bool:

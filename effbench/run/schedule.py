@@ -1,11 +1,13 @@
-"""Which trials of a sweep run next: the queue of those that are left, and which are no longer
-needed because their cell is known precisely enough."""
+"""Which trials of a sweep are left, in which order they run, and which are no longer needed because
+their cell has failed or is known precisely enough."""
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from effbench.core.cell import Status, Trial
 from effbench.run.duets import Duets, StoppingRule, misses_compilations
@@ -15,7 +17,6 @@ from effbench.run.plan import (
     PlannedTrial,
     Settings,
     interpreters_of,
-    is_measured,
     is_of_duet,
 )
 from effbench.stats.intervals import enough
@@ -88,7 +89,7 @@ def is_together(trial: PlannedTrial, other: PlannedTrial) -> bool:
 
 @dataclass
 class RoundsNeeded:
-    """Tells which of these runs need no further rounds.
+    """Tells which rounds of these runs are still needed.
 
     `history`: the last attempts of the recorded trials, which grow while the sweep runs.
     `duet_rule`: when the rounds of duets end; None: as all others.
@@ -102,11 +103,24 @@ class RoundsNeeded:
     def __post_init__(self) -> None:
         self.interpreters = interpreters_of(self.runs)
 
-    def needed(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
-        """Return the trials without those of runs that are already known well enough."""
-        planned = dict.fromkeys(trial.run for trial in trials)
-        known = {run for run in planned if self.is_enough(run)}
-        return [trial for trial in trials if trial.run not in known]
+    def trials(self) -> list[PlannedTrial]:
+        """Return the remaining trials, round by round."""
+        over = {run for run in self.runs if self.is_over(run)}
+        recorded = {(run, trial.round) for run in self.runs for trial in self.trials_of(run)}
+        left = []
+        for round in range(self.settings.protocol.rounds):
+            for run in round_order(self.runs, self.settings.sweep.seed, round):
+                if run not in over and (run, round) not in recorded:
+                    left.append(PlannedTrial(run, round))
+        return left
+
+    def trials_of(self, run: CellRun) -> Sequence[Trial]:
+        return self.history.get(run, ())
+
+    def is_over(self, run: CellRun) -> bool:
+        """Return whether the run needs no further rounds."""
+        # a cell that failed once cannot become ok again: the worst status counts
+        return not is_measured(self.trials_of(run)) or self.is_enough(run)
 
     def is_enough(self, run: CellRun) -> bool:
         """Return whether the remaining rounds may be skipped: under all interpreters that can run
@@ -130,7 +144,7 @@ class RoundsNeeded:
         recorded = []
         for cell in run.cells:
             for interpreter in self.interpreters:
-                trials = self.history.get(CellRun(cell, interpreter))
+                trials = self.trials_of(CellRun(cell, interpreter))
                 if trials:
                     recorded.append(trials)
         return recorded
@@ -149,6 +163,27 @@ class RoundsNeeded:
         estimates = [estimate(good, "latency_ms"), estimate(good, "period_ms")]
         means = list(filter(None, estimates))
         return bool(means) and all(enough(mean, len(good), target) for mean in means)
+
+
+def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[CellRun]:
+    """Return the runs group by group, in this round's random order, so that drift affects all modes
+    equally.
+
+    The interpreters of a cell alternate (A-B, B-A, B-A, A-B …), so that drift within a round
+    favours none, also in the rounds of each of two compile caches.
+    """
+    groups: dict[Hashable, list[CellRun]] = {}
+    for run in runs:
+        groups.setdefault(run.group, []).append(run)
+    order = list(groups.values())
+    random.Random(f"{seed}/{round}").shuffle(order)
+    if (round + round // 2) % 2:
+        order = [group[::-1] for group in order]
+    return list(chain.from_iterable(order))
+
+
+def is_measured(trials: Iterable[Trial]) -> bool:
+    return all(trial.status.is_measured for trial in trials)
 
 
 def quiet_rounds(trials: Iterable[Trial]) -> set[int]:

@@ -8,8 +8,9 @@ from effbench.core.cell import Cell, Status, Trial
 from effbench.run.client import ForkServer, ServerRequest
 from effbench.run.devices import Slot
 from effbench.run.interpreters import HERE, Interpreter
-from effbench.run.plan import CellRun, PlannedTrial, Settings, trials_left
+from effbench.run.plan import CellRun, PlannedTrial, Settings
 from effbench.run.pool import ServerPool
+from effbench.run.schedule import RoundsNeeded
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
 FOLDER = Interpreter(folder="/before")
@@ -45,7 +46,8 @@ def cell_runs(count, device="cuda", env=None, interpreters=(HERE,)):
 def trials(runs, rounds=1, seed=0, history=None):
     """The trials of a new (or resumed) sweep; `runs` may be a number of cells on a GPU."""
     settings = Settings.with_defaults(protocol={"rounds": rounds}, sweep={"seed": seed})
-    return trials_left(cell_runs(runs) if isinstance(runs, int) else runs, settings, history or {})
+    runs = cell_runs(runs) if isinstance(runs, int) else runs
+    return RoundsNeeded(settings, runs, history or {}).trials()
 
 
 def gpus(count):

@@ -31,7 +31,7 @@ from effbench.run.devices import Slot, held_driver, slots_of
 from effbench.run.duets import Meeting, Member, allows_duet
 from effbench.run.executors.base import TrialExecutor, TrialStore
 from effbench.run.interrupts import POLL_S, StoppedError
-from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of, is_measured, trials_left
+from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of
 from effbench.run.pool import gpus_of
 from effbench.run.resume import compilation_of, recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialQueue
@@ -115,7 +115,7 @@ class LocalExecutor(TrialExecutor):
             self.history,
             self.duet_rule,
         )
-        return self.rounds.needed(trials_left(self.runs, self.settings, self.history))
+        return self.rounds.trials()
 
     def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
         self.queue = TrialQueue(trials, {slot.device for slot in self.slots})
@@ -381,8 +381,7 @@ class LocalExecutor(TrialExecutor):
         for trial, record in records.items():
             self.record(trial, record)
         for run in [trial.run for trial in group]:
-            # a cell that failed once cannot become ok again: the worst status counts
-            if not is_measured(self.history[run]) or self.rounds.is_enough(run):
+            if self.rounds.is_over(run):
                 self.queue.drop(run)
                 self.progress.dropped(run)
         for trial, record in records.items():

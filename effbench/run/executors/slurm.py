@@ -34,8 +34,9 @@ from effbench.run.executors.job_files import (
     event_of,
 )
 from effbench.run.interpreters import Facts, Interpreter
-from effbench.run.plan import CellRun, PlannedTrial, Settings, trials_left
+from effbench.run.plan import CellRun, PlannedTrial, Settings
 from effbench.run.resume import resume_command
+from effbench.run.schedule import RoundsNeeded
 from effbench.store.store import Store
 
 #: Seconds between two looks at the queue; a job that has ended is given up at the second one.
@@ -107,7 +108,7 @@ class SlurmExecutor(TrialExecutor):
         self.note_environments(known)
         self.history = {key: self.store.history(sweep_id, key) for key in known}
         recorded = {run: self.trials_of(run) for run in self.runs}
-        return trials_left(self.runs, self.settings, recorded)
+        return RoundsNeeded(self.settings, self.runs, recorded).trials()
 
     def trials_of(self, run: CellRun) -> list[Trial]:
         """Return the recorded trials of the run in the environment with most of them, because
