@@ -232,26 +232,17 @@ def past_results(
     `columns`. `environment_ids`: only results in these (empty: all). `most`: only the newest
     sweeps, with at most this many results in total, but at least one."""
     infos = sweeps(connection)
-    names = [
-        "sweep_id",
-        *ResultKey._fields,
-        "status",
-        "reason",
-        *columns,
-    ]
+    names = ["sweep_id", *ResultKey._fields, "status", "reason", *columns]
     results = sa.select(*RESULT.c[*dict.fromkeys(names)])
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
     older = 0
     if most is not None:
-        sweep_id = RESULT.c.sweep_id
-        by_sweep = results.with_only_columns(sweep_id, sa.func.count()).group_by(sweep_id)
-        numbers: dict[str, int] = dict(map(tuple, connection.execute(by_sweep)))
-        newest = [sweep.id for sweep in infos if sweep.id in numbers]
-        totals = accumulate(numbers[key] for key in newest)
-        kept = max(1, sum(total <= most for total in totals))
-        older = max(0, len(newest) - kept)
-        results = results.where(sweep_id.in_(newest[:kept]))
+        measured = [sweep for sweep in infos if sweep.statuses]
+        totals = accumulate(sum(sweep.statuses.values()) for sweep in measured)
+        newest = measured[: max(1, sum(total <= most for total in totals))]
+        older = len(measured) - len(newest)
+        results = results.where(RESULT.c.sweep_id.in_([sweep.id for sweep in newest]))
     return PastResults(
         sweeps=infos,
         environments={known.id: known for known in environments(connection)},

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import wraps
+from operator import attrgetter
 from typing import (
     Concatenate,
     Literal,
@@ -30,9 +31,8 @@ from effbench.store import sides as side_queries
 from effbench.store import sweeps as sweep_queries
 from effbench.store import trials as trial_queries
 from effbench.store.trials import SampledTrial
+from effbench.store.values import DamagedSamplesError
 
-#: number of cells whose trials and samples are in memory at a time: about a hundred trials
-CELLS = 20
 P = ParamSpec("P")
 R = TypeVar("R")
 Query: TypeAlias = Callable[Concatenate[sa.Connection, P], R]
@@ -53,11 +53,8 @@ def writes(query: Query[P, R]) -> Method[P, R]:
 def method_of(query: Query[P, R], begin: Begin) -> Method[P, R]:
     @wraps(query)
     def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        def attempt() -> R:
-            with begin(store) as connection:
-                return query(connection, *args, **kwargs)
-
-        return connect.repeated(attempt, store.name)
+        with begin(store) as connection:
+            return query(connection, *args, **kwargs)
 
     return method
 
@@ -67,9 +64,8 @@ class Store(connect.Database):
 
     Every method is one transaction, and raises StoreError if the database fails. Several processes
     may write to one database: each waits for the other's transaction (on SQLite at most 30 s, then
-    it raises StoreError). A server that restarts is waited for, also 30 s. Each query is a function
-    of this package that takes a connection, so that several can share a transaction; it documents
-    the method.
+    it raises StoreError). Each query is a function of this package that takes a connection, so that
+    several can share a transaction; it documents the method.
     """
 
     @classmethod
@@ -136,7 +132,7 @@ class Store(connect.Database):
     # --- trials and results
 
     _add_trial = writes(trial_queries.add_trial)
-    _trials_of_cells = reads(trial_queries.trials_of_cells)
+    _stored_samples = reads(trial_queries.stored_samples)
 
     def add_trial(
         self,
@@ -162,13 +158,19 @@ class Store(connect.Database):
     def trials_with_samples(
         self, sweep_id: str, environment_ids: Iterable[str]
     ) -> Iterator[SampledTrial]:
-        """Yield the trials by cell key (see `trials.trials_of_cells`). No transaction stays open
-        between them."""
-        ids = list(environment_ids)
-        keys = sorted(self.cell_overrides(sweep_id))
-        for start in range(0, len(keys), CELLS):
-            chosen = keys[start : start + CELLS]
-            yield from self._trials_of_cells(sweep_id, ids, chosen)
+        """Yield the trials of the sweep in these environments, by cell key, environment, round and
+        attempt. Samples that are damaged are omitted, and `extra` says so. No transaction stays
+        open between them."""
+        ids = set(environment_ids)
+        for trial in sorted(self.trials(sweep_id), key=attrgetter(*trial_queries.ORDER)):
+            if trial.environment_id not in ids:
+                continue
+            timers = {}
+            try:
+                timers = self._stored_samples(trial.id)
+            except DamagedSamplesError as error:
+                trial.extra["damaged_samples"] = str(error)
+            yield SampledTrial(trial, timers)
 
     def stream_results(self, sweep_ids: Iterable[str] = ()) -> Iterator[Result]:
         """Yield results in one transaction; see `trials.stream_results`."""

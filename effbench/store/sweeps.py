@@ -45,7 +45,7 @@ PARTS = "first_rounds"
 #: Another machine's clock may be ahead of this machine's by this much.
 CLOCK_SKEW = dt.timedelta(minutes=5)
 #: Most sweeps that a message lists.
-MOST_LISTED = 20
+MOST_LISTED = 5
 _STATUSES = """
     SELECT sweep_id, status, count(*) AS number FROM result
     WHERE sweep_id IN :sweeps GROUP BY sweep_id, status ORDER BY sweep_id, status
@@ -144,52 +144,37 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
     if not known:
         run = f"effbench -m model=mlp mode=eager,default{db_setting(database)}"
         raise NothingFoundError(f"{database} holds no sweep yet; `{run}` runs one")
-    sweep = _last(known) if ref == "last" else _matching(ref, known)
-    if sweep is None:
-        some = listed(list(map(_title, known)), 4)
+    matching = _matching(ref, known)
+    ids = [sweep.id for sweep in matching]
+    if not ids:
+        some = listed([sweep.name or sweep.id for sweep in known], MOST_LISTED)
         raise NothingFoundError(f"no sweep {ref!r} in {database}; choose from {some}")
-    if not SWEEP_ID.fullmatch(sweep.id):  # it is part of paths
+    if len(ids) > 1:
+        some = listed(ids, MOST_LISTED)
+        raise UsageError(f"{ref!r} means {len(ids)} sweeps: {some}; name one by its id")
+    (sweep_id,) = ids
+    if not SWEEP_ID.fullmatch(sweep_id):  # it is part of paths
         raise StoreError(
-            f"{database}: {one_line(sweep.id, 64)!r} is not a sweep id: damaged or forged"
+            f"{database}: {one_line(sweep_id, 64)!r} is not a sweep id: damaged or forged"
         )
-    return sweeps(connection, sweep.id)[0]
+    return sweeps(connection, sweep_id)[0]
 
 
-def _last(known: Sequence[Dated]) -> Dated:
-    """Return the sweep that `last` means among these, in the order of `recorded_here_first`. A
-    re-run does not count."""
-    known = [sweep for sweep in known if not is_rerun(sweep.name)] or known
-    user = liveness.current_user()
-    for sweep in known:
-        if sweep.imported_at is None and sweep.user in (None, user):
-            return sweep
-    return known[0]
-
-
-def _matching(ref: str, known: Sequence[Dated]) -> Dated | None:
-    """Return the sweep with this id, name, label or start of its id, or None. Raises UsageError for
-    several with this label or start of an id."""
-    for name in ("id", "name"):
-        for sweep in known:
-            if getattr(sweep, name) == ref:
-                return sweep
+def _matching(ref: str, known: Sequence[Dated]) -> Sequence[Dated]:
+    """Return the sweeps that `find_sweep` may mean by `ref`, in the order of
+    `recorded_here_first`."""
     # a re-run has the label of the sweep that it confirms
-    labelled = [sweep for sweep in known if sweep.label == ref and not is_rerun(sweep.name)]
-    if labelled:
-        return _only(labelled, f"have the label {ref!r}")
-    starting = [sweep for sweep in known if ref and sweep.id.startswith(ref)]
-    return _only(starting, f"have ids that start with {ref!r}")
-
-
-def _only(matching: Sequence[Dated], what: str) -> Dated | None:
-    if len(matching) > 1:
-        ids = listed(list(map(_title, matching)), MOST_LISTED)
-        raise UsageError(f"{len(matching)} sweeps {what}: {ids}; name one by its id")
-    return matching[0] if matching else None
-
-
-def _title(sweep: Any) -> str:
-    return f"{sweep.id} ({sweep.name})" if sweep.name else str(sweep.id)
+    originals = [sweep for sweep in known if not is_rerun(sweep.name)]
+    if ref == "last":
+        users = (None, liveness.current_user())
+        own = [sweep for sweep in originals if sweep.imported_at is None and sweep.user in users]
+        return (own or originals or known)[:1]
+    return (
+        [sweep for sweep in known if sweep.id == ref]
+        or [sweep for sweep in known if sweep.name == ref][:1]
+        or [sweep for sweep in originals if sweep.label == ref]
+        or [sweep for sweep in known if ref and sweep.id.startswith(ref)]
+    )
 
 
 # --- begin, extend and finish sweeps ---

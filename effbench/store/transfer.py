@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -63,9 +62,8 @@ def copy(source: Source, target: Store, sweep_ids: Iterable[str]) -> Iterator[Ar
     or contradicts `target` is refused, and the next one follows. Raises StoreError if a database
     fails."""
     for sweep_id in sweep_ids:
-        attempt = partial(_copy_sweep, source, target, sweep_id)
         try:
-            yield connect.repeated(attempt, target.name)
+            yield _copy_sweep(source, target, sweep_id)
         except RefusedError as error:
             yield Arrival(one_line(sweep_id, 64), outcome="refused", reason=str(error))
 

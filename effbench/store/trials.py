@@ -79,10 +79,8 @@ RECENT_TRIALS = 50
 #: A machine is far slower than usual if its fixed work takes this many times the median of recent
 #: trials. On an idle virtual machine the slower moments of trials differ by a factor of 1.3.
 FAR_SLOWER = 2.0
-#: Key in `extra` of a trial whose samples cannot be read.
-DAMAGED = "damaged_samples"
 #: Columns by which trials are ordered.
-_ORDER = ("cell_key", "environment_id", "round", "attempt")
+ORDER = ("cell_key", "environment_id", "round", "attempt")
 
 
 def add_trial(
@@ -105,14 +103,14 @@ def add_trial(
     new = insert(connection, TRIAL).values(**row).on_conflict_do_nothing().returning(TRIAL.c.id)
     trial_id: int | None = connection.scalar(new)
     if trial_id is None:
-        identity = {name: row[name] for name in ("sweep_id", *_ORDER)}
+        identity = {name: row[name] for name in ("sweep_id", *ORDER)}
         known = connection.execute(sa.select(TRIAL).filter_by(**identity)).mappings().one()
         if any(known[name] != row[name] for name in TRIAL_FIELDS if name != "extra"):
             what = f"round {trial.round + 1}, attempt {trial.attempt + 1}"
             raise StoreError(
                 f"{what} of cell {trial.cell_key[:12]} is already recorded in sweep {sweep_id}"
             )
-        return int(known["id"])  # the connection broke after its commit
+        return int(known["id"])  # a job of SLURM has reported it before
     _add_samples(connection, trial_id, trial)
     rebuild_results(connection, sweep_id, trial.cell_key)
     return trial_id
@@ -148,7 +146,7 @@ def _read(
     connection: sa.Connection, names: Iterable[str], *where: sa.ColumnElement[bool]
 ) -> list[StoredTrial]:
     columns = TRIAL.c["id", "environment_id", *names]
-    query = sa.select(*columns).where(*where).order_by(*TRIAL.c[_ORDER])
+    query = sa.select(*columns).where(*where).order_by(*TRIAL.c[ORDER])
     return [trial_of(row) for row in as_dicts(connection, query)]
 
 
@@ -253,46 +251,22 @@ def trial_facts(
     return newest
 
 
+def stored_samples(connection: sa.Connection, trial_id: int) -> dict[str, StoredSamples]:
+    """Return timer -> samples of the trial. Raises DamagedSamplesError."""
+    query = sa.select(SAMPLE).filter_by(trial_id=trial_id).order_by(SAMPLE.c.timer)
+    timers = {}
+    for row in connection.execute(query).mappings():
+        name = f"samples (timer {one_line(row['timer'], 40)} of trial {trial_id})"
+        samples = decode_samples(row["data"], row["stored"], name)
+        timers[row["timer"]] = StoredSamples(row["count"], samples)
+    return timers
+
+
 def samples(connection: sa.Connection, trial_id: int) -> dict[str, Samples]:
     """Return timer -> float32 array of the trial's raw samples, at most 5,000; in ms unless the
-    name has a unit."""
-    of_trial = sa.select(SAMPLE).filter_by(trial_id=trial_id).order_by(SAMPLE.c.timer)
-    return {row["timer"]: _decoded(row) for row in connection.execute(of_trial).mappings()}
-
-
-def _decoded(row: sa.RowMapping) -> Samples:
-    """Return the samples of a row of `sample`. Raises StoreError if they are damaged."""
-    timer = one_line(row["timer"], 40)
-    name = f"samples (timer {timer} of trial {row['trial_id']})"
-    return decode_samples(row["data"], row["stored"], name)
-
-
-def trials_of_cells(
-    connection: sa.Connection,
-    sweep_id: str,
-    environment_ids: list[str],
-    cell_keys: list[str],
-) -> list[SampledTrial]:
-    """Return the trials of these cells with their samples, ordered by cell key, environment, round
-    and attempt. Samples that are damaged are omitted, and `extra` says so."""
-    chosen = read(
-        connection,
-        TRIAL.c.sweep_id == sweep_id,
-        TRIAL.c.environment_id.in_(environment_ids),
-        TRIAL.c.cell_key.in_(cell_keys),
-    )
-    sampled = {trial.id: SampledTrial(trial, {}) for trial in chosen}
-    of_chosen = SAMPLE.c.trial_id.in_(sampled)
-    blobs = sa.select(SAMPLE).where(of_chosen).order_by(*SAMPLE.primary_key)
-    for blob in connection.execute(blobs).mappings():
-        of_trial = sampled[blob["trial_id"]]
-        try:
-            samples = StoredSamples(blob["count"], _decoded(blob))
-        except StoreError as error:
-            of_trial.trial.extra[DAMAGED] = str(error)
-        else:
-            of_trial.timers[blob["timer"]] = samples
-    return list(sampled.values())
+    name has a unit. Raises DamagedSamplesError."""
+    timers = stored_samples(connection, trial_id)
+    return {timer: samples.stored for timer, samples in timers.items()}
 
 
 # --- results ---

@@ -59,6 +59,10 @@ TRIAL_FIELDS = tuple(
 CODEC = "f32le+zlib"
 
 
+class DamagedSamplesError(StoreError):
+    """A blob does not hold the samples of a timer."""
+
+
 class ResultKey(NamedTuple):
     """What identifies a result within a sweep."""
 
@@ -196,15 +200,15 @@ def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
 
 
 def decode_samples(data: bytes, stored: int, name: str = "samples") -> Samples:
-    """Return the `stored` float32 samples of a blob; inflate no more than these. Raises StoreError
-    if it is damaged. `name`: what the error calls them."""
+    """Return the `stored` float32 samples of a blob; inflate no more than these. Raises
+    DamagedSamplesError. `name`: what the error calls them."""
     import numpy as np
 
     inflater = zlib.decompressobj()
     try:
         content = inflater.decompress(data, 4 * stored + 1)
     except (zlib.error, TypeError) as error:
-        raise StoreError(f"damaged {name}: {error}") from error
+        raise DamagedSamplesError(f"damaged {name}: {error}") from error
     if len(content) != 4 * stored:
-        raise StoreError(f"damaged {name}: the blob does not hold {stored} of them")
+        raise DamagedSamplesError(f"damaged {name}: the blob does not hold {stored} of them")
     return np.frombuffer(content, dtype="<f4").astype(np.float32)

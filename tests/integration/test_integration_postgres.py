@@ -36,25 +36,6 @@ def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):
     assert whole.contents(back) == whole.contents(odd)
 
 
-def test_an_import_whose_connection_breaks_begins_again(odd, postgres, monkeypatch):
-    broken = []
-
-    def rebuild(connection, *arguments, **more):
-        if not broken:
-            broken.append(connection.connection.driver_connection.info.backend_pid)
-            with psycopg.connect(postgres, autocommit=True) as admin:
-                admin.execute("SELECT pg_terminate_backend(%s)", broken)
-        rebuild_results(connection, *arguments, **more)
-
-    monkeypatch.setattr(transfer, "rebuild_results", rebuild)
-    with opened(str(odd)) as source, Store.open(postgres, mode="write") as store:
-        arrivals = list(copy(source, store, source.sweep_ids()))
-    assert broken and {arrival.outcome for arrival in arrivals} == {"imported"}
-    trials = sum(arrival.added["trial"] for arrival in arrivals)
-    assert trials == len(whole.contents(odd)["trial"])
-    assert whole.contents(postgres) == whole.contents(odd)
-
-
 def test_a_database_of_an_earlier_version_is_copied(odd, postgres, tmp_path):
     whole.take(odd, postgres)
     lower_to(postgres, "0006", f"{AFTER_0010} {AFTER_0006}")

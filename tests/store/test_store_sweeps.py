@@ -96,8 +96,8 @@ def test_a_start_in_the_future_is_never_the_newest(store, path, cell, begin):
     ("ref", "kind", "said"),
     [
         ("zzz", NothingFoundError, "choose from .* more"),
-        ("20", UsageError, "6 sweeps have ids that start with '20'"),
-        ("v1", UsageError, "6 sweeps have the label 'v1'"),
+        ("20", UsageError, "'20' means 6 sweeps"),
+        ("v1", UsageError, "'v1' means 6 sweeps"),
         ("", NothingFoundError, "no sweep ''"),
     ],
 )
