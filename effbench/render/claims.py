@@ -72,7 +72,7 @@ def value_text(value: Any, unit: str = "") -> str:
         return str(value).lower()
     if isinstance(value, int | float):
         return figure_text(value, None, None, unit)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return ", ".join(value_text(item, unit) for item in value)
     return str(value)
 

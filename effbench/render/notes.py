@@ -40,12 +40,9 @@ def notes(store: Store, sweep: SweepInfo, rows: LabelledRows) -> list[str]:
 
 def joined_hosts(sweep: SweepInfo) -> list[str]:
     """Return a line with the hosts of a joined sweep; none for other sweeps."""
-    hosts = []
-    for facts in sweep.host.get(JOINED) or ():
-        about = str(facts.get("cpu_name"))
-        if facts.get("host_ms") is not None:
-            about += f", fixed work {1000 * facts['host_ms']:.3g} µs"
-        hosts.append(f"{facts.get('host')} ({about})")
+    hosts = [
+        f"{facts.get('host')} ({facts.get('cpu_name')})" for facts in sweep.host.get(JOINED, ())
+    ]
     if not hosts:
         return []
     return [one_line(f"over {len(hosts)} hosts: {', '.join(hosts)}")]

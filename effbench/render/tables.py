@@ -17,7 +17,7 @@ from effbench.analysis.winners import winners
 from effbench.core.cell import Result
 from effbench.core.environments import labelled
 from effbench.core.labels import LabelledRow, LabelledRows, grouped, mode_order
-from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, bounds_of
+from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of
 from effbench.core.printable import listed
 from effbench.core.table import Column, Shown, Table
 from effbench.render.marks import NOT_SIGNIFICANT, Estimate
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("markdown", "csv", "json")
 TIMES = {time: speedup for speedup, time in SPEEDUPS.items()}
-NO_INTERVAL = "one trial: no interval over processes"
 ONE_COMPILATION = "one compilation: intervals do not include the variation between compilations"
 NO_BASELINE = "no ok baseline to compare with"
 NO_REASON = "no reason recorded"
@@ -116,13 +115,6 @@ class ModeFigure:
         return self.row.is_ok and low is not None and self.result.trials != 1
 
     @property
-    def lacks_interval(self) -> bool:
-        """Whether it has none, though others of this metric do."""
-        if self.is_baseline or self.value is None:
-            return False
-        return self.metric in INTERVALS and not self.has_interval
-
-    @property
     def significant(self) -> bool | None:
         """Whether a speedup's interval over processes excludes 1; None without one."""
         if not self.has_interval:
@@ -189,8 +181,6 @@ class ModeFigure:
             yield f"{NOT_SIGNIFICANT}: the interval includes 1"
         if self.interval:
             yield f"low–high: 95 % interval {self.scope}"
-        if self.lacks_interval:
-            yield NO_INTERVAL
         if self.is_ratio and self.result.speedup_from == PAIRS and not self.result.hosts:
             yield "speedups from pairs: both sides in turn in one process"
         if self.has_interval and self.result.compilations == 1:
@@ -378,9 +368,8 @@ def _metrics_at(point: LabelledRows, metric: str) -> list[str]:
     if metric != "speedup":
         return [metric]
     ok = [row.result for row in point if row.is_ok]
-    period = "period_speedup"
-    if all(result.speedup is None for result in ok):
-        period = "period_ms"  # times, without a baseline
+    has_speedup = any(result.speedup is not None for result in ok)
+    period = "period_speedup" if has_speedup else "period_ms"
     if any(result.value(period) is not None for result in ok):
         return [*SPEEDUPS]
     return [metric]

@@ -15,7 +15,7 @@ from effbench.core.labels import mode_order, row_names
 from effbench.core.terminal import Console
 from effbench.render import tables
 from effbench.render.bottlenecks import NOT_PROFILED, bottleneck_table
-from effbench.render.tables import NO_INTERVAL, ONE_COMPILATION
+from effbench.render.tables import ONE_COMPILATION
 
 
 def speedup_table(rows, *settings, **more):
@@ -70,7 +70,7 @@ def test_modes_are_in_canonical_order_with_figures_times_and_the_winner():
         (1.0, 1.2, False, "includes 1"),
         (0.9, 1.0, False, "includes 1"),
         (1.01, 1.2, True, "low–high"),
-        (None, None, None, NO_INTERVAL),
+        (None, None, None, ""),
     ],
 )
 def test_significance_and_the_legend(low, high, significant, sign):

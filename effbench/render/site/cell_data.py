@@ -32,11 +32,11 @@ ABOUT = ("model", "bs", "dtype", "phase", "device")
 #: Samples drawn per trial and timer, and per cell and timer.
 MOST_POINTS = 200
 MOST_POINTS_OF_CELL = 6000
-#: Timers that come first, and one that comes last.
-FIRST_TIMERS, LAST_TIMER = ("latency_ms", "period_ms"), "warmup_ms"
+#: The timer that comes last.
+WARMUP = "warmup_ms"
 #: Timer -> its title, if its name is not plain enough.
 TITLES = {
-    "warmup_ms": "warm-up calls",
+    WARMUP: "warm-up calls",
     "ttft_ms": "time to first token",
     "tpot_ms": "time per output token",
 }
@@ -89,10 +89,9 @@ def entry(device_sweep: DeviceSweep, row: LabelledRow, sampled: Sequence[Sampled
     }
 
 
-def facts(trials: Sequence[Trial]) -> list[Json]:
-    """Return the facts that trials have, FACTS and the rest of `extra`: the `name` of each, its
-    `unit` if that is bytes, and the value that `every` trial has, or the `values` by position of
-    the trial, None for trials without it."""
+def facts(trials: Sequence[Trial]) -> dict[str, list[Any]]:
+    """Return the facts that trials have, FACTS and the rest of `extra`, by name: the values by
+    position of the trial, None for trials without it."""
     by_name: dict[str, list[Any]] = {}
     for position, trial in enumerate(trials):
         known = {name: getattr(trial, name) for name in FACTS}
@@ -100,22 +99,12 @@ def facts(trials: Sequence[Trial]) -> list[Json]:
         for name, value in flatten(known).items():
             if value is not None:
                 by_name.setdefault(name, [None] * len(trials))[position] = value
-    facts = []
-    for name, values in by_name.items():
-        fact: Json = {"name": name}
-        if name.endswith("_bytes"):  # as the names of columns do
-            fact["unit"] = "bytes"
-        if values.count(values[0]) == len(values):
-            fact["every"] = values[0]
-        else:
-            fact["values"] = values
-        facts.append(fact)
-    return facts
+    return by_name
 
 
 def timers(trials: Sequence[Mapping[str, StoredSamples]]) -> list[Json]:
-    """Return the timers of these trials in the order of the page: `name`, `title`, `unit` and the
-    `trials` that have samples."""
+    """Return the timers of these trials in the order of the page: `title`, and the `trials` that
+    have samples, which are in ms."""
     by_timer: dict[str, list[Json]] = {}
     most = min(MOST_POINTS, 1 + MOST_POINTS_OF_CELL // max(1, len(trials)))
     for position, of_trial in enumerate(trials):
@@ -123,21 +112,11 @@ def timers(trials: Sequence[Mapping[str, StoredSamples]]) -> list[Json]:
             if len(samples.stored):
                 drawn = {"trial": position, **drawn_samples(samples, most)}
                 by_timer.setdefault(name, []).append(drawn)
-    names = sorted(by_timer, key=place_of_timer)
-    return [{**describe_timer(name), "trials": by_timer[name]} for name in names]
-
-
-def place_of_timer(name: str) -> tuple[bool, bool, str]:
-    return name == LAST_TIMER, name not in FIRST_TIMERS, name
-
-
-def describe_timer(name: str) -> Json:
-    """Return `name`, `title` and `unit` of a timer; all samples are in ms."""
-    return {
-        "name": name,
-        "title": TITLES.get(name, name.removesuffix("_ms").replace("_", " ")),
-        "unit": "ms",
-    }
+    found = []
+    for name in sorted(by_timer, key=lambda name: (name == WARMUP, name)):
+        title = TITLES.get(name, name.removesuffix("_ms").replace("_", " "))
+        found.append({"name": name, "title": title, "trials": by_timer[name]})
+    return found
 
 
 def drawn_samples(samples: StoredSamples, most: int) -> Json:
@@ -156,12 +135,9 @@ def drawn_samples(samples: StoredSamples, most: int) -> Json:
 def profile(trials: Iterable[Trial]) -> Json | None:
     """Return the first profiled pass; of an undisturbed trial, if any: what disturbed a trial also
     slowed its kernels."""
-    profiled = [trial for trial in trials if trial.extra.get("profile")]
-    if not profiled:
-        return None
-    first = min(profiled, key=lambda trial: trial.disturbance is not None)
-    found: Json = first.extra["profile"]
-    return found
+    in_order = sorted(trials, key=lambda trial: trial.disturbance is not None)
+    passes: list[Json] = [trial.extra["profile"] for trial in in_order if "profile" in trial.extra]
+    return passes[0] if passes else None
 
 
 def errors(trials: Sequence[Trial]) -> list[Json]:

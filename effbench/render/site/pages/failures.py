@@ -76,9 +76,8 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
 
 
 def how_to_resume(sweep: SweepInfo, database: str) -> str:
-    """Return the state of a sweep, and the command that resumes it unless it is running or
-    imported."""
-    if sweep.state == "running" or sweep.imported_at is not None:
-        return f"The sweep is {sweep.state}."
-    command = resume_command(sweep.id, database, masked_url(database))
-    return f"The sweep is {sweep.state}. To run these cells: {command}"
+    """Return the state of a sweep, and the command that resumes it unless it was imported."""
+    text = f"The sweep is {sweep.state}."
+    if sweep.imported_at is not None:
+        return text
+    return f"{text} To run these cells: {resume_command(sweep.id, database, masked_url(database))}"

@@ -64,9 +64,6 @@ document.addEventListener("DOMContentLoaded", async () => {
     return `round ${round + 1}${attempt ? `, try ${attempt + 1}` : ""}`;
   };
 
-  /** Return the value of a fact of a trial. */
-  const valueOf = (fact, position) => (fact.values ? fact.values[position] : fact.every);
-
   function errors(entry) {
     return section("errors", "Trials that are not ok", ...entry.errors.flatMap((one) => [
       element("h3", {}, element("span", { class: "status", text: one.status }), ` ${one.trials.map(labels(entry)).join(", ")}${one.phase ? ` · last phase ${one.phase}` : ""}`),
@@ -90,12 +87,12 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   /** Show the facts that any trial has: one row per fact, one column per trial. */
   function trials(entry, facts) {
-    const shown = (value, unit) => {
+    const shown = (value, name) => {
       if (typeof value === "boolean") return value ? "yes" : "no";
-      if (typeof value === "number" && unit === "bytes") return { text: bytes(value), value };
+      if (typeof value === "number" && name.endsWith("_bytes")) return { text: bytes(value), value };
       return typeof value === "string" && value.length > 30 ? { text: `${value.slice(0, 26)}…`, value, hint: value } : value;
     };
-    const rows = facts.map((fact) => [fact.name, ...entry.trials.map((_, position) => shown(valueOf(fact, position), fact.unit))]);
+    const rows = facts.map(([name, values]) => [name, ...values.map((value) => shown(value, name))]);
     const columns = [{ title: "fact" }, ...entry.trials.map((_, position) => ({ title: labels(entry)(position), numeric: true }))];
     return section("trials", "Trials side by side", table(columns, rows, "Trials side by side"));
   }
@@ -108,7 +105,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   }
 
   function more(texts) {
-    const facts = texts.flatMap(({ name, values, every }) => [text(name, "dt"), ...new Set((values || [every]).filter((one) => one !== null))].map((one) => (one instanceof Element ? one : text(String(one), "dd", "reason"))));
+    const facts = texts.flatMap(([name, values]) => [text(name, "dt"), ...new Set(values.filter((one) => one !== null))].map((one) => (one instanceof Element ? one : text(String(one), "dd", "reason"))));
     return section("more", "Other texts", element("dl", {}, ...facts));
   }
 
@@ -122,11 +119,12 @@ document.addEventListener("DOMContentLoaded", async () => {
     heading.textContent = entry.name;
     document.title = `${entry.name} · ${title}`;
     const figures = entry.timers.length ? element("div") : null;
-    const isLong = ({ values, every }) => (values || [every]).some((value) => typeof value === "string" && value.length > LONG);
-    const texts = entry.facts.filter(isLong);
+    const isLong = ([, values]) => values.some((value) => typeof value === "string" && value.length > LONG);
+    const facts = Object.entries(entry.facts);
+    const texts = facts.filter(isLong);
     const parts = [
       head(key, entry, entries), entry.errors.length && errors(entry), figures && section("samples", "Raw samples", figures), again(entry),
-      entry.profile && kernels(entry.profile), trials(entry, entry.facts.filter((fact) => !isLong(fact))), Object.keys(entry.results).length && metrics(entry),
+      entry.profile && kernels(entry.profile), trials(entry, facts.filter((fact) => !isLong(fact))), Object.keys(entry.results).length && metrics(entry),
       texts.length && more(texts), parameters(entry),
     ];
     target.replaceChildren(...parts.filter(Boolean));

@@ -12,7 +12,7 @@
   const unpack = (points) => [...new Float32Array(Uint8Array.from(atob(points), (character) => character.charCodeAt(0)).buffer)];
 
   /** Return the figure of one timer, the number of points above its frame, and the largest point. */
-  function figure({ title: name, unit, trials }, label) {
+  function figure({ title: name, trials }, label) {
     const points = trials.map(({ points: packed }) => unpack(packed).filter(Number.isFinite));
     const all = points.flat().sort((a, b) => a - b);
     const high = quantile(all, 0.99);
@@ -33,7 +33,7 @@
           hovertemplate: `${label(trial)}: %{y:.1%} up to %{x:.4g}<extra></extra>` },
       ];
     });
-    const title = safe(unit ? `${name} (${unit})` : name);
+    const title = safe(`${name} (ms)`);
     const step = Math.ceil(trials.length / 12);
     const ticks = trials.map((_, index) => index).filter((index) => index % step === 0);
     const layout = {
@@ -56,7 +56,7 @@
       const { spec, above, most } = figure(timer, label);
       caption.textContent = `Samples taken: ${count(timer.trials, "taken")}, stored: ${count(timer.trials, "stored")}; the figure shows an even selection. The grey line is its median.`;
       if (most === undefined) { caption.textContent = "No sample is a finite number."; return; }
-      if (above) caption.textContent += ` ${above} of them ${above === 1 ? "is" : "are"} above the frame, up to ${Number(most.toPrecision(4))} ${timer.unit}; autoscale shows them.`;
+      if (above) caption.textContent += ` ${above} of them ${above === 1 ? "is" : "are"} above the frame, up to ${Number(most.toPrecision(4))} ms; autoscale shows them.`;
       window.effbench.show(chart, spec);
       place.dataset.timer = timer.name;
     }
