@@ -211,6 +211,8 @@ def config_of(values: Values) -> Config:
 def with_batch_size(values: Values, is_given: bool) -> Values:
     """Return the values with the largest size of a stream of batch sizes as `bs`. Raises
     ConfigError if another one is given."""
+    if values["stream"]["name"] == streams.NONE:
+        return values
     stream = {}
     for name, value in resolved(values, "stream").items():  # a reference may have any type
         stream[name] = checked(SETTINGS[f"stream.{name}"], value)

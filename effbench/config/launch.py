@@ -17,7 +17,6 @@ import os
 import re
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -309,16 +308,12 @@ class EffbenchLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
     def run(self, jobs_words: Sequence[Sequence[Word]]) -> Sequence[JobReturn]:
         """Run jobs with these overrides."""
         composer = Composer(self.loader, self.config)
-        start = time.monotonic()
         jobs = [Job(words, composer.compose(words)) for words in jobs_words]
-        seconds = time.monotonic() - start
-        LOGGER.info("composed the configurations of %d jobs in %.1f s", len(jobs), seconds)
+        LOGGER.info("composed the configurations of %d jobs", len(jobs))
         outcome = self.task.run(jobs)
         returns = []
-        for index, job in enumerate(jobs):
-            done = JobReturn(
-                overrides=[word.text for word in job.words], status=JobStatus.COMPLETED
-            )
+        for index in range(len(jobs)):
+            done = JobReturn(status=JobStatus.COMPLETED)
             done.return_value = outcome.latencies[index] if outcome else None
             returns.append(done)
         return returns
@@ -336,16 +331,10 @@ def register() -> None:
         setattr(module, plugin.__name__, plugin)
         Plugins.instance().register(plugin)
     store = ConfigStore.instance()
-    for group, node in (
-        ("hydra/launcher", {"_target_": target_of(EffbenchLauncher)}),
-        ("hydra/sweeper", {"_target_": target_of(EffbenchSweeper), "params": None}),
-    ):
-        store.store(
-            group=group,
-            name="effbench",
-            node=node,
-            provider="effbench",
-        )
+    launcher = {"_target_": target_of(EffbenchLauncher)}
+    sweeper = {"_target_": target_of(EffbenchSweeper), "params": None}
+    store.store("effbench", launcher, group="hydra/launcher", provider="effbench")
+    store.store("effbench", sweeper, group="hydra/sweeper", provider="effbench")
 
 
 def plugin_module() -> types.ModuleType:

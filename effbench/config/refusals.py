@@ -20,6 +20,7 @@ other mistakes has its text:
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -187,17 +188,11 @@ def example(setting: Setting, kind: inspect.Type, value: Any = None) -> str:
 
 def as_override(value: Any) -> str:
     """Return a value as it is typed in an override."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
+    if isinstance(value, str):
+        return value
     if isinstance(value, float):
         return f"{value:g}"
-    if isinstance(value, list):
-        return f"[{','.join(map(as_override, value))}]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{as_override(inner)}" for key, inner in value.items()) + "}"
-    return str(value)
+    return json.dumps(value, separators=(",", ":"), default=str).replace('"', "")
 
 
 def as_typed(value: Any) -> str:
