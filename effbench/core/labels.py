@@ -263,17 +263,17 @@ class Labeller:
     def _settings(self) -> dict[str, list[str]]:
         """Return mode -> its settings that vary among rows with the same labels, except bs."""
         settings: dict[str, set[str]] = {row.mode: set() for row in self.rows}
-        alike = grouped(range(len(self.rows)), self._mode_and_labels)
-        for (mode, *_), members in alike.items():
-            params = [self.params[index] for index in members]
-            for path in set().union(*params) - settings[mode] - _COVERED:
-                texts = (override_text(values.get(path)) for values in params)
-                if path.startswith("mode.") and _vary(texts):
-                    settings[mode].add(path)
+        first: dict[tuple[str, ...], Parameters] = {}
+        for index, (row, params) in enumerate(zip(self.rows, self.params, strict=True)):
+            labels = (texts[index] for texts in self.labels.values())
+            other = first.setdefault((row.mode, *labels), params)
+            if params is other:
+                continue
+            for path in params.keys() | other.keys():
+                is_setting = path.startswith("mode.") and path not in _COVERED
+                if is_setting and params.get(path) != other.get(path):
+                    settings[row.mode].add(path)
         return {mode: sorted(paths) for mode, paths in settings.items()}
-
-    def _mode_and_labels(self, index: int) -> tuple[str, ...]:
-        return self.rows[index].mode, *(texts[index] for texts in self.labels.values())
 
     def _swept_paths(self) -> list[str]:
         """Return the parameters that distinguish rows beyond labels and bs, which excludes a cache
@@ -377,21 +377,15 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> Parameters:
         path = f"{prefix}{key}"
         if type(item) in _SCALARS:  # most values; `isinstance` is slower
             flat[path] = item
-            continue
-        if isinstance(item, list) and item and all(map(_is_named, item)):
-            item = {str(part["name"]): _without_name(part) for part in item}
-        if isinstance(item, Mapping):
+        elif isinstance(item, Mapping):
             flat |= flatten(item, f"{path}.")
-        else:
+        elif not isinstance(item, list):
             flat[path] = item
-            if isinstance(item, list):
-                flat[path] = json.dumps(item)
+        elif item and all(isinstance(part, Mapping) and "name" in part for part in item):
+            for part in item:
+                named = flatten(part, f"{path}.{part['name']}.")
+                named.pop(f"{path}.{part['name']}.name")
+                flat |= named
+        else:
+            flat[path] = json.dumps(item)
     return flat
-
-
-def _is_named(part: object) -> bool:
-    return isinstance(part, Mapping) and "name" in part
-
-
-def _without_name(part: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: inner for name, inner in part.items() if name != "name"}

@@ -30,13 +30,11 @@ class Advice:
 def mode_advice(advice: Recommendation) -> Advice:
     """Return a recommendation with its evidence."""
     question, chosen, base = advice.question, advice.chosen, advice.base
-    case, bs = chosen.row.case, chosen.result.bs
     marked = {
         candidate.mode: candidate.result.disturbance
         for candidate in advice.ranked
         if candidate.is_marked
     }
-    answer = sentence(advice, list(marked))
     why = ""
     if base is not None:
         winners = [chosen.result, *(tie.result for tie in advice.ties)]
@@ -45,12 +43,13 @@ def mode_advice(advice: Recommendation) -> Advice:
     if why:
         lines.insert(0, f"why: {why}")
     table = modes_table(advice)
+    answer = sentence(advice, list(marked))
     data = {
         "answer": answer,
         "mode": chosen.mode,
         "why": why,
-        "model": case,
-        "bs": bs,
+        "model": chosen.row.case,
+        "bs": chosen.result.bs,
         "metric": question.quantity,
         "calls": question.calls,
         "modes": table.records(),
@@ -67,10 +66,8 @@ def sentence(advice: Recommendation, marked: list[str]) -> str:
     clauses = [f"preparation takes {seconds(chosen.prepare_s)}", because(advice)]
     speedup = Estimate.of(chosen.result, question.speedup)
     if base is not None and base is not chosen and speedup.value is not None:
-        text = speedup.text
-        if speedup.interval:
-            text += f" ({speedup.interval}×)"
-        clauses.insert(0, f"{text} the speed of {base.mode} in {question.quantity}")
+        text = f"{speedup.shown.line} the speed of {base.mode} in {question.quantity}"
+        clauses.insert(0, text)
     if chosen.is_marked:
         clauses.append(f"its figure is marked (host disturbed); {MEASURE_AGAIN}")
     elif marked:
@@ -86,13 +83,13 @@ def because(advice: Recommendation) -> str:
     text = f"lowest {question.quantity}"
     if question.calls:
         text += f" over {question.calls:,} calls including preparation"
-    if not advice.ties:
-        return text
     tied = [candidate.mode for candidate in (advice.ranked[0], *advice.ties)]
     others = ", ".join(mode for mode in tied if mode != advice.chosen.mode)
-    if advice.are_alike:
+    if advice.ties and advice.are_alike:
         return f"no significant winner: ties with {others}, and has the shortest preparation"
-    return f"{text}, but too few rounds to rule out {others}"
+    if advice.ties:
+        return f"{text}, but too few rounds to rule out {others}"
+    return text
 
 
 def modes_table(advice: Recommendation) -> Table:

@@ -3,7 +3,6 @@ programs."""
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +30,6 @@ from effbench.core.table import Column, Shown, Table, as_json
 from effbench.core.terminal import Console, escape
 from effbench.render.marks import signed
 
-#: How to narrow intervals.
-MORE_ROUNDS = "add rounds with effbench -m resume=SWEEP protocol.rounds=10"
 FORMATS = ("markdown", "json", "csv", "junit")
 #: Most cells that a line names.
 MOST_NAMES = 5
@@ -163,24 +160,13 @@ def heading(compared: Compared) -> str:
 
 
 def summary_lines(compared: Compared) -> list[str]:
-    """Return one line per mode, the detectable slowdowns, and the source of the limits."""
+    """Return one line per mode, and the source of the limits."""
     lines = []
     for line in compared.modes:
         ratio = ratio_text(line.ratio, line.low, line.high)
         cells = f"{line.cells} of {count(line.of, 'cell')}"
         title = METRICS[line.metric].title
         lines.append(f"{line.phase} {line.mode}: {title} after ÷ before {ratio} over {cells}")
-    slowdowns = {}
-    for change in compared.of("latency_ms"):
-        if change.smallest_slowdown is not None:
-            slowdowns[change.name] = change.smallest_slowdown
-    if slowdowns:
-        worst = max(slowdowns, key=lambda name: slowdowns[name])
-        middle = percent(statistics.median(slowdowns.values()))
-        lines.append(
-            f"these trials detect a latency slowdown of {middle} in the median cell,"
-            f" {percent(slowdowns[worst])} in the worst ({one_line(worst)}); {MORE_ROUNDS}"
-        )
     if compared.limits.source:
         lines.append(f"limits: {compared.limits.source}")
     return lines
@@ -277,8 +263,7 @@ class Document:
         return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
     def print(self, console: Console) -> None:
-        """Print title, differences, rows, a line for each mode, and the smallest change these
-        sweeps can detect."""
+        """Print title, differences, rows, and a line for each mode."""
         compared = self.compared
         console.print_line(escape(heading(compared)), "bold")
         for text in compared.differences:

@@ -59,7 +59,7 @@ def test_refusals(advise, words, code, expected):
     [
         (
             "--bs 1 --calls 100",
-            "Run net at bs 1 with cuda-graph: 3.76× (3.68–3.85×) the speed of eager in latency;"
+            "Run net at bs 1 with cuda-graph: 3.76× (3.68–3.85) the speed of eager in latency;"
             " preparation takes 0.5 s; lowest latency over 100 calls including preparation.",
         ),
         (

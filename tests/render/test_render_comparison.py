@@ -151,12 +151,3 @@ def test_no_name_breaks_xml():
     root = ElementTree.fromstring(document(row, label="\x07").junit())
     assert "alert(1)" in root[0].get("name")
     assert "]]> & <x>" in root[0][0][0].get("message")
-
-
-def test_the_median_of_the_slowdowns_that_trials_detect():
-    two = [
-        change(Verdict.SAME, name, ratio=1.0, test=SimpleNamespace(smallest_slowdown=slowdown))
-        for name, slowdown in (("mlp", 0.02), ("gpt2", 0.10))
-    ]
-    (line,) = comparison.summary_lines(compared(*two))
-    assert "6.0 % in the median cell, 10 % in the worst (gpt2)" in line
