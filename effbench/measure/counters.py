@@ -52,10 +52,10 @@ def read() -> Counters:
     inductor, aot = counters["inductor"], counters["aot_autograd"]
     breaks: dict[str, int] = {}
     for reason, count in counters["graph_break"].items():
-        breaks[str(reason).split("\n")[0]] = count
+        breaks[first_line(str(reason))] = count
     # torch lists but does not count the graph break of a branch on data in the outermost frame
-    reasons = [graph_break.reason for graph_break in dynamo.graph_break_reasons]
-    jumps = sum(reason.startswith("generic_jump") for reason in reasons)
+    listed = dynamo.graph_break_reasons
+    jumps = sum(graph_break.reason.startswith("generic_jump") for graph_break in listed)
     if jumps:
         breaks["a branch on data"] = jumps
     compilations = dynamo.get_compilation_metrics()

@@ -87,14 +87,13 @@ class Gpu:
         """Return the GPU with this UUID. Without a UUID or NVML, all its queries return None."""
         if uuid is None:
             return cls()
-        nvml = None
         for pause_s in PAUSES_S:
             nvml = Nvml()
             handle = nvml.handle(uuid)
             if handle is not None:
                 return cls(nvml, handle)
             time.sleep(pause_s)
-        return cls(nvml)
+        return cls()
 
     def ask(self, function: str, *args: Any) -> Any:
         """Return the answer to an NVML query about this GPU, or None if the driver does not support
@@ -136,12 +135,9 @@ class Gpu:
             return None
         return bytes_by_pid
 
-    def foreign_pids(self) -> set[int] | None:
-        """Return the processes of others that compute on this GPU; None if unknown."""
-        listed = self.processes()
-        if listed is None:
-            return None
-        others = set(listed) - {os.getpid()}
+    def foreign_pids(self) -> set[int]:
+        """Return the processes of others that compute on this GPU, as far as they are known."""
+        others = set(self.processes() or ()) - {os.getpid()}
         if others:
             others -= processes.siblings(others)
         return others

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from effbench.measure import accuracy
-from effbench.measure.accuracy import ratio
+from effbench.measure.accuracy import AccuracyVerdict, ratio
 
 #: Limits of ‖update - expected update‖ ÷ ‖expected update‖: room for rounding in another kernel and
 #: in the weight's dtype. Without a step the ratio is 1, with half or twice the step it is at least
@@ -95,12 +95,13 @@ ExactStep = Callable[[Named, int], Exact]
 @dataclass
 class TrainingComparison:
     """Compares a mode's steps (`ours`) with eager's, both from the state `initial`. `tolerance` is
-    relative."""
+    relative. `device`: for large tensors."""
 
     ours: Trajectory
     eager: Trajectory
     initial: Named
     tolerance: float
+    device: torch.device
 
     def error(self) -> float:
         """Return the largest relative error of losses, gradients, parameters and buffers, each kind
@@ -109,33 +110,23 @@ class TrainingComparison:
         kinds = map(joint_error, self.ours.compared().values(), self.eager.compared().values())
         return max(*losses, *kinds)
 
-    def wrong(self) -> str | None:
-        """Return what is wrong regardless of a float64 reference, or None."""
-        return (
-            self.ours.not_finite()
-            or self.missing_gradient()
-            or self.wrong_update()
-            or self.loss_beyond(FAR * self.tolerance)
-        )
-
-    def doubt(self, device: torch.device) -> str | None:
-        """Return what differs from eager's by more than the tolerance, or None. Tensors are
-        compared on `device`."""
-        comparison = accuracy.Comparison(self.tolerance, device)
-        verdict = comparison.compare(self.ours.by_title(), self.eager.by_title())
-        return self.loss_beyond(self.tolerance) or verdict.reason
+    def verdict(self) -> AccuracyVerdict:
+        """Return the result of the comparison. Float64 can decide about small differences of losses
+        and tensors, but not about updates and missing gradients."""
+        comparison = accuracy.Comparison(self.tolerance, self.device)
+        tensors = comparison.compare(self.ours.by_title(), self.eager.by_title())
+        doubt = self.loss_beyond(self.tolerance) or tensors.reason
+        wrong = self.ours.not_finite()
+        if wrong is None and not tensors.only_values:
+            wrong = tensors.reason
+        wrong = wrong or self.wrong_update() or self.loss_beyond(FAR * self.tolerance)
+        return AccuracyVerdict(self.error(), wrong or doubt, only_values=wrong is None)
 
     def loss_beyond(self, limit: float) -> str | None:
         for number, ours in enumerate(self.ours.losses, 1):
             theirs = self.eager.losses[number - 1]
             if loss_error(ours, theirs) > limit:
                 return f"the loss is {ours:.9g} in step {number}, but eager's is {theirs:.9g}"
-        return None
-
-    def missing_gradient(self) -> str | None:
-        for name in self.initial:
-            if (name in self.ours.last) != (name in self.eager.last):
-                return f"only one of the step and eager has a gradient of {name}"
         return None
 
     # --- updates

@@ -7,12 +7,13 @@ import importlib.metadata
 import inspect
 import os
 import platform
+import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -26,6 +27,7 @@ from effbench.models.signature import mismatch
 from effbench.modes.base import Mode
 from effbench.worker.tasks import Json, SayPhase
 
+T = TypeVar("T")
 PACKAGES = (
     "numpy",
     "torchvision",
@@ -65,73 +67,61 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
         "environment": asdict(environment(gpus)),
         "details": details(),
     }
-    targets = Targets(say_phase)
+    errors: list[str] = []
+
+    def attempt(target: str, check: Callable[[], T]) -> T | None:
+        """Return what a check of this target returns, or None after an error."""
+        say_phase(f"import {target}")
+        try:
+            return check()
+        except ConfigError as error:
+            errors.append(str(error))
+            return None
+
     for target, names in request.modules.items():
         inputs = [given["passed"] for given in request.inputs if given["target"] == target]
-        targets.check_model(target, names, inputs)
+        attempt(target, partial(check_model, target, names, inputs))
     for network in request.networks:
-        targets.check_network(network)
+        attempt(network["library"], partial(libraries.check, **network))
     for target in request.others:
-        targets.resolve(target)
+        attempt(target, partial(resolve_target, target))
     for loss in request.losses:
-        targets.resolve(loss, partial(resolve_target, setting="training.loss"))
-    settings = [targets.check_mode(mode) for mode in request.modes]
-    return {"errors": targets.errors, "settings": settings, **machine}
+        attempt(loss, partial(resolve_target, loss, setting="training.loss"))
+    settings = [attempt(mode["_target_"], partial(check_mode, mode)) for mode in request.modes]
+    return {"errors": errors, "settings": settings, **machine}
 
 
-@dataclass
-class Targets:
-    """Imports the targets of a probe, and collects what is wrong with them."""
-
-    say_phase: SayPhase
-    errors: list[str] = field(default_factory=list)
-
-    def resolve(self, target: str, resolve: Callable[[str], Any] = resolve_target) -> Any:
-        """Return what the target names, or None after an error."""
-        self.say_phase(f"import {target}")
-        try:
-            return resolve(target)
-        except ConfigError as error:
-            self.errors.append(str(error))
-            return None
-
-    def check_model(
-        self, target: str, names: Iterable[str], inputs: Iterable[Mapping[str, bool]]
-    ) -> None:
-        """Check a model, the names of its arguments, and the ways in which inputs are passed."""
-        model = self.resolve(target)
-        if model is None:
-            return
-        known = names_of(model)
-        if known is not None:
-            self.errors += [unknown(target, name, known) for name in names if name not in known]
-        for passed in inputs:
-            reason = mismatch(model, passed)
-            if reason is not None:
-                self.errors.append(f"{target}: {reason}")
-
-    def check_network(self, network: dict[str, Any]) -> None:
-        """Check a network of a library. `network`: arguments of `libraries.check`."""
-        self.resolve(network["library"], lambda _: libraries.check(**network))
-
-    def check_mode(self, mode: dict[str, Any]) -> list[str] | None:
-        """Return the names of a mode's settings, or None if it accepts any name, or after an
-        error."""
-        constructor = self.resolve(mode["_target_"])
-        if self.errors:
-            return None
-        reason = invalid_mode(mode, constructor)
+def check_model(target: str, names: Iterable[str], inputs: Iterable[Mapping[str, bool]]) -> None:
+    """Check a model, the names of its arguments, and the ways in which inputs are passed. Raises
+    ConfigError."""
+    model = resolve_target(target)
+    known = names_of(model)
+    for name in names:
+        if known is not None and name not in known:
+            raise ConfigError(
+                f"unknown setting 'model.module.{name}'{suggest(name, known)}; {target} has"
+                f" {', '.join(known) or 'none'}"
+            )
+    for passed in inputs:
+        reason = mismatch(model, passed)
         if reason is not None:
-            self.errors.append(reason)
+            raise ConfigError(f"{target}: {reason}")
+
+
+def check_mode(mode: dict[str, Any]) -> list[str] | None:
+    """Return the names of a mode's settings, or None if it accepts any name. Raises ConfigError if
+    it is no mode, or a value is wrong. Unknown settings are reported elsewhere."""
+    constructor = resolve_target(mode["_target_"])
+    try:
+        made = constructor(**mode_settings(mode))
+    except ConfigError as error:
+        raise ConfigError(f"mode {mode['name']}: {error}") from error
+    except Exception:  # the cell reports any other exception of a user's constructor
         return names_of(constructor)
-
-
-def unknown(target: str, name: str, known: Sequence[str]) -> str:
-    """Return that a model has no argument of this name."""
-    return (
-        f"unknown setting 'model.module.{name}'{suggest(name, known)}; {target} has"
-        f" {', '.join(known) or 'none'}"
-    )
+    if not isinstance(made, Mode):
+        kind = type(made).__name__
+        raise ConfigError(f"mode {mode['name']}: derive {kind} from effbench.modes.base.Mode")
+    return names_of(constructor)
 
 
 def names_of(constructor: Callable[..., Any]) -> list[str] | None:
@@ -146,27 +136,11 @@ def names_of(constructor: Callable[..., Any]) -> list[str] | None:
     return list(parameters)
 
 
-def invalid_mode(mode: dict[str, Any], constructor: Callable[..., Any]) -> str | None:
-    """Return what is wrong with a mode or its settings' values, or None. Unknown settings are
-    reported elsewhere."""
-    name = mode["name"]
-    try:
-        made = constructor(**mode_settings(mode))
-    except ConfigError as error:
-        return f"mode {name}: {error}"
-    except Exception:  # the cell reports any other exception of a user's constructor
-        return None
-    if isinstance(made, Mode):
-        return None
-    return f"mode {name}: derive {type(made).__name__} from effbench.modes.base.Mode"
-
-
 def visible_gpus() -> list[ProbedGpu]:
     """Return the GPUs that torch may use here."""
     if not torch.cuda.is_available():
         return []
-    listed = map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
-    named = [item for item in listed if item]
+    named = re.findall(r"[^,\s]+", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     gpus = []
     for index in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(index)
@@ -219,9 +193,7 @@ def details() -> dict[str, Any]:
         "cpu_count": os.cpu_count(),
         "cpu_usable": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "kernel": platform.release(),
         "compilers": {name: bool(shutil.which(name)) for name in ("gcc", "g++", "clang", "nvcc")},
-        "torch_threads": torch.get_num_threads(),
     }
 
 

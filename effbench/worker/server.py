@@ -136,18 +136,10 @@ class Server:
             self.reap()
             if self.to_import and not events:
                 self.import_next()
-        self.close_wakeup()
         for child in self.children.values():
             processes.kill_tree(child.pid)
         # orphans that this process has adopted
         processes.kill_all(lambda: processes.descendants(os.getpid()))
-
-    def close_wakeup(self) -> None:
-        """Close the sockets through which signals end the wait for messages."""
-        signal.set_wakeup_fd(-1)
-        self.selector.close()
-        self.wake_read.close()
-        self.wake_write.close()
 
     def read_messages(self) -> None:
         data = os.read(self.messages_in, READ_BYTES)
@@ -236,7 +228,7 @@ class Server:
             os.setsid()
             processes.die_with_parent(server)
             processes.prefer_as_oom_victim()
-            self.close_wakeup()
+            signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.close(self.messages_in)

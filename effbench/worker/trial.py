@@ -334,7 +334,7 @@ class RunningTrial(TrialContext):
         processes = gpu.processes()
         if processes is not None:
             trial.process_gpu_bytes = processes[os.getpid()]
-            trial.foreign_processes = len(gpu.foreign_pids() or ())
+            trial.foreign_processes = len(gpu.foreign_pids())
         # Linux counts KiB
         trial.peak_host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         copy_inputs = self.prepared.copy_inputs

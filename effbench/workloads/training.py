@@ -276,27 +276,26 @@ class TrainingSteps(Workload):
             self.reference,
             start,
             tolerance,
+            self.device,
         )
-        reason = comparison.wrong()
-        doubt = None
-        if reason is None:
-            doubt = comparison.doubt(self.device)
+        verdict = comparison.verdict()
+        reason = verdict.reason
         # not even float64 can judge other random numbers
-        is_random = bool(reason or doubt) and self.is_random()
-        by_float64 = bool(doubt) and not is_random
-        self.trial.rel_error = comparison.error()
+        is_random = reason is not None and self.is_random()
+        by_float64 = reason is not None and verdict.only_values and not is_random
+        self.trial.rel_error = verdict.error
         self.trial.extra["training"] = {
             "steps": len(trajectory.losses),
             "losses": trajectory.losses,
             "judged_by_float64": by_float64,
         }
         if is_random:
-            reason = f"{reason or doubt}{RANDOM}"
-        elif doubt:
+            reason = f"{reason}{RANDOM}"
+        elif by_float64:
             try:
                 reason = comparison.far_from_float64(self.exact)
             except Exception as error:  # a module may raise anything in an unexpected dtype
-                reason = without_float64(doubt, error)
+                reason = without_float64(str(reason), error)
         if reason:
             raise Ended(Status.INCORRECT, reason)
         self.restore()
