@@ -68,12 +68,8 @@ def print_plan(jobs: Sequence[Job], command: Command) -> None:
     """Print the plan of the sweep that `conduct` would run."""
     matrix = prepare(jobs, command)
     with open_pools(matrix.runs, matrix.settings, command) as pools:
-        dry_run.print_plan(
-            matrix.settings,
-            pools,
-            matrix.plan(pools, command),
-            command,
-        )
+        plan = matrix.plan(pools, command)
+        dry_run.print_plan(matrix.settings, pools, plan, command)
 
 
 @dataclass(frozen=True)
@@ -91,22 +87,16 @@ class SweepMatrix:
         has_cuda = any(machine.gpus for machine in machines.values())
         adapted = [machines[run.interpreter].adapted(run.cell) for run in self.runs]
         cells = resolve(adapted, has_cuda)
-        check_baseline(self.settings, cells)
         selected = select(cells, self.settings, command.progress)
         check_devices(selected, self.settings, has_cuda)
         options = [text for key, text in command.overrides.items() if key == CONFIG_DIR]
         overrides: dict[str, list[str]] = {}
         runs: list[CellRun | None] = []
-        for job, cell, run in zip(
-            self.jobs,
-            cells,
-            self.runs,
-            strict=True,
-        ):
+        for job, cell, run in zip(self.jobs, cells, self.runs, strict=True):
             if cell not in selected:
                 runs.append(None)
                 continue
-            runs.append(CellRun(cell, run.interpreter))
+            runs.append(replace(run, cell=cell))
             overrides.setdefault(cell.key, [*options, *overrides_of_cell(job, cell)])
         return SweepPlan(runs, overrides, excluded=len(set(cells)) - len(selected))
 
@@ -262,6 +252,5 @@ def select(cells: Sequence[Cell], settings: Settings, progress: Progress) -> set
         raise ConfigError(
             "exclude matches every cell, so nothing is left to run; remove or narrow a rule"
         )
-    if matched:
-        check_baseline(settings, selected, " after exclude")
+    check_baseline(settings, selected, " after exclude" if matched else "")
     return selected

@@ -138,7 +138,6 @@ def _judgement(row: Record, known: Record) -> dict[str, Any]:
 def claims_table(
     records: Sequence[Record],
     pages: Mapping[str, str] | None = None,
-    with_machine: bool = True,
 ) -> Table:
     """Return a table with one row per record of `entries`. `pages`: sweep id -> URL of its page on
     the site, to which experiments are linked."""
@@ -178,7 +177,6 @@ def claims_table(
         Column("published", wide=True, help=others, value=lambda record: record["published"] or ""),
         Column("reason", "why", wide=True),
         Column("experiment", filter=True, value=experiment),
+        Column("machine", filter=True, value=machine),
     ]
-    if with_machine:
-        columns.append(Column("machine", filter=True, optional=True, value=machine))
     return Table(columns, records, records, caption="Claims with their verdicts")

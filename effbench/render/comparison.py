@@ -88,13 +88,7 @@ def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
         Column("metric", value=attrgetter("metric")),
         Column("before", numeric=True, optional=True, value=before_text),
         Column("after", numeric=True, optional=True, value=after_text),
-        Column(
-            "ratio",
-            "after ÷ before (95 %)",
-            numeric=True,
-            optional=True,
-            value=change_of_figure,
-        ),
+        Column("ratio", "after ÷ before (95 %)", numeric=True, optional=True, value=ratio),
         Column("detectable", numeric=True, optional=True, value=detectable),
         Column("why", optional=True, wide=True, value=why),
     ]
@@ -125,7 +119,7 @@ def figure_text(change: Change, value: float | None, is_marked: bool) -> str:
     return signed(METRICS[change.metric].format(value), is_marked and value is not None)
 
 
-def change_of_figure(change: Change) -> str:
+def ratio(change: Change) -> str:
     return ratio_text(change.ratio, change.low, change.high)
 
 
@@ -140,7 +134,7 @@ def sentence(change: Change) -> str:
     """Return one line for a log: `latency_ms slower: 1.02 ms → 1.08 ms, 1.059 (1.051–1.067)`."""
     parts = [f"{one_line(change.name)}: {change.metric} {word_of(change)}"]
     if change.has_both:
-        figures = f"{before_text(change)} → {after_text(change)}, {change_of_figure(change)}"
+        figures = f"{before_text(change)} → {after_text(change)}, {ratio(change)}"
         parts.append(figures.rstrip(", "))
     if change.reason:
         parts.append(why(change))
@@ -163,10 +157,10 @@ def summary_lines(compared: Compared) -> list[str]:
     """Return one line per mode, and the source of the limits."""
     lines = []
     for line in compared.modes:
-        ratio = ratio_text(line.ratio, line.low, line.high)
+        change = ratio_text(line.ratio, line.low, line.high)
         cells = f"{line.cells} of {count(line.of, 'cell')}"
         title = METRICS[line.metric].title
-        lines.append(f"{line.phase} {line.mode}: {title} after ÷ before {ratio} over {cells}")
+        lines.append(f"{line.phase} {line.mode}: {title} after ÷ before {change} over {cells}")
     if compared.limits.source:
         lines.append(f"limits: {compared.limits.source}")
     return lines

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from effbench.core.labels import LabelledRow, LabelledRows
+from effbench.core.labels import LabelledRow, LabelledRows, flatten
 from effbench.core.metrics import METRICS
 from effbench.core.printable import listed, one_line
 from effbench.store.joining import JOINED
@@ -17,7 +17,14 @@ from effbench.store.values import ResultKey
 #: Number of cells that a line names before it counts the rest.
 MOST_NAMES = 3
 #: Parts of `extra` that the notes need.
-NAMES = ("dropout_off", "grad_mode", "grad_mode_reason", "no_pairs", "facts")
+NAMES = ("dropout_off", "grad_mode_reason", "no_pairs", "facts")
+#: Dotted path in these parts -> what its value is about.
+NOTES = {
+    "dropout_off": "dropout off in training",
+    "grad_mode_reason": "another grad_mode for all modes",
+    "no_pairs": "speedups of separate processes",
+    "facts.weights_differ": "weights differ between processes",
+}
 
 
 def notes(store: Store, sweep: SweepInfo, rows: LabelledRows) -> list[str]:
@@ -50,19 +57,12 @@ def joined_hosts(sweep: SweepInfo) -> list[str]:
 
 def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterator[str]:
     """Yield what is special about how a row was measured."""
-    off = facts.get("dropout_off")
-    if isinstance(off, list):  # older versions recorded a number
-        yield f"dropout off in training: {listed(list(map(str, off)), MOST_NAMES)}"
-    if facts.get("grad_mode_reason"):
-        mode, reason = facts.get("grad_mode"), facts["grad_mode_reason"]
-        yield f"all modes run with grad_mode={mode} ({reason})"
     # no pairs: unless that holds for all cells of this kind
     is_plain = row.result.phase == "inference" and "stream" not in row.result.params
-    if facts.get("no_pairs") is not None and is_plain:
-        yield f"speedups of separate processes: {facts['no_pairs']}"
-    differ = (facts.get("facts") or {}).get("weights_differ")
-    if differ:
-        yield f"weights differ between processes: {differ}"
+    for name, about in NOTES.items():
+        value = flatten(facts).get(name)
+        if value and (is_plain or name != "no_pairs"):
+            yield f"{about}: {value}"
 
 
 def on_a_busy_host(rows: LabelledRows) -> list[str]:

@@ -24,11 +24,11 @@ GRADIENTS = {"grad_mode": "no_grad", "grad_mode_reason": "inference mode: output
     [
         (
             {a_cell(mode): {"extra": GRADIENTS} for mode in ("eager", "default")},
-            "mlp: all modes run with grad_mode=no_grad (inference mode: output differs from no)",
+            "mlp: another grad_mode for all modes: inference mode: output differs from no",
         ),
         (
             {a_cell(phase="training"): {"extra": {"dropout_off": ["Dropout.p=0.1"]}}},
-            "mlp · phase=training: dropout off in training: Dropout.p=0.1",
+            'mlp · phase=training: dropout off in training: ["Dropout.p=0.1"]',
         ),
         (
             {a_cell("aot-inductor"): {"extra": {"facts": {"weights_differ": "compiled anew"}}}},
@@ -37,7 +37,7 @@ GRADIENTS = {"grad_mode": "no_grad", "grad_mode_reason": "inference mode: output
         # the newest trial with facts counts
         (
             {a_cell(): {"extra": [{"grad_mode_reason": "old"}, GRADIENTS, {}, {}, {}]}},
-            "mlp: all modes run with grad_mode=no_grad (inference mode: output differs from no)",
+            "mlp: another grad_mode for all modes: inference mode: output differs from no",
         ),
     ],
 )

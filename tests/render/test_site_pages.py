@@ -144,14 +144,6 @@ def test_failures_by_reason_the_worst_first(report):
     assert links == [f"x/cell.html#cell={keys[1]}", f"x/cell.html#cell={keys[5]}"]
 
 
-def test_ok_results_that_are_worth_a_look_come_last(made):
-    first = report_of(made[0].path, [made[1][0]]).device_sweeps[0]
-    status, cells, reason, _ = cells_of(failures.failures_table(first, "x/"))[-1]
-    assert status.text == "ok"
-    assert cells.value == 1
-    assert reason.value == "recompiles"
-
-
 def test_the_head_of_a_sweep_has_all_facts_of_its_environment(report, claims_site):
     own = report.device_sweeps[0]
     html = page_of(claims_site[3], own, "cell").read_text(encoding="utf-8")

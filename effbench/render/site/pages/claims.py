@@ -15,7 +15,7 @@ def context(folder: PageFolder) -> Context:
     published = {(record["experiment"], record["claim"]) for record in shipped_verdicts()}
     pages = {held.sweep.id: f"{held.slug}/speedups.html" for held in folder.held}
     machines = list(dict.fromkeys(record["machine"] for record in records))
-    table = claims_table(records, pages, with_machine=len(machines) > 1)
+    table = claims_table(records, pages)
     return {
         "published": len(claims & published),
         "others": len(claims - published),

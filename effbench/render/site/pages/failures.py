@@ -1,5 +1,5 @@
-"""What the overview says about failures: results that are not ok by reason, ok results that are
-worth a look, and planned cells without a result."""
+"""What the overview says about failures: results that are not ok by reason, and planned cells
+without a result."""
 
 from __future__ import annotations
 
@@ -19,18 +19,10 @@ from effbench.run.resume import resume_command
 from effbench.store.secrets import masked_url
 from effbench.store.sweeps import SweepInfo
 
-#: Column with a count that makes an ok result worth a look -> its name.
-ODD = {
-    "unsteady_trials": "unsteady trials",
-    "graph_breaks": "graph breaks",
-    "recompiles": "recompiles",
-    "cudagraph_skips": "CUDA graph skips",
-}
-
 
 @dataclass(frozen=True)
 class Finding:
-    """Results with one status and reason, or what is remarkable about ok results."""
+    """Results with one status and reason."""
 
     status: Status
     reason: str
@@ -41,12 +33,7 @@ def findings(rows: LabelledRows) -> list[Finding]:
     """Return the worst status and most frequent reason first."""
     bad = grouped(worst_first(rows), lambda row: (row.status, row.reason or NO_REASON))
     found = [Finding(*key, alike) for key, alike in bad.items()]
-    found.sort(key=lambda finding: (SEVERITY.index(finding.status), -len(finding.rows)))
-    for column, title in ODD.items():
-        odd = [row for row in rows if row.is_ok and row.result.value(column)]
-        if odd:
-            found.append(Finding(Status.OK, title, odd))
-    return found
+    return sorted(found, key=lambda one: (SEVERITY.index(one.status), -len(one.rows)))
 
 
 def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
@@ -54,11 +41,8 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
     sweep, as seen from the page."""
 
     def status(finding: Finding) -> Shown:
-        tone = "status"
-        if finding.status is Status.OK:
-            tone = ""
         url = f"{folder}cell.html#{urlencode({'status': finding.status})}"
-        return Shown(finding.status, finding.status, tone, link=url)
+        return Shown(finding.status, finding.status, "status", link=url)
 
     def example(finding: Finding) -> Shown:
         row = finding.rows[0]
@@ -72,7 +56,7 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
         Column("example", "one of them", value=example),
     ]
     rows = findings(device_sweep.labelled)
-    return Table(columns, rows, caption="Results that are not ok, or worth a look")
+    return Table(columns, rows, caption="Results that are not ok")
 
 
 def how_to_resume(sweep: SweepInfo, database: str) -> str:
