@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from os.path import commonprefix
 from pathlib import PurePath
 from typing import Any
 
@@ -146,19 +145,18 @@ def labelled(rows: Iterable[Result], environments: Iterable[StoredEnvironment]) 
 
 def short_names(paths: Sequence[str | None], none: str) -> list[str]:
     """Return a short name that distinguishes each path: `a` and `b` for `/venvs/a/bin/python` and
-    `/venvs/b/bin/python`. A single path is shortened to its last part, and None becomes `none`."""
+    `/venvs/b/bin/python`; the whole path if no part of it does. None becomes `none`."""
     distinct = list(dict.fromkeys(path for path in paths if path is not None))
     folders = [environment_folder(PurePath(path)) for path in distinct]
     if len(set(folders)) < len(distinct):
         folders = list(map(PurePath, distinct))
-    # without what all have in common at the beginning and the end; one part remains of each
-    parts = [folder.parts for folder in folders]
-    first = len(commonprefix([path[:-1] for path in parts]))  # noqa: RUF071 - of tuples
-    last = len(commonprefix([path[:first:-1] for path in parts]))  # noqa: RUF071 - of tuples
-    names: dict[str | None, str] = {None: none}
-    for path, of_path in zip(distinct, parts, strict=True):
-        names[path] = str(PurePath(*of_path[first : len(of_path) - last]))
-    return [names[path] for path in paths]
+    while len(folders) > 1 and len({folder.name for folder in folders}) == 1:
+        folders = [folder.parent for folder in folders]
+    names = [folder.name for folder in folders]
+    if not all(names) or len(set(names)) < len(names):
+        names = distinct
+    known = dict(zip(distinct, names, strict=True))
+    return [none if path is None else known[path] for path in paths]
 
 
 def environment_folder(interpreter: PurePath) -> PurePath:

@@ -128,9 +128,9 @@ class Generator:
 
 @dataclass(frozen=True)
 class EagerRequest:
-    """Eager's tokens [B, N] for a prompt, and the logits of some of them, in host memory."""
+    """Eager's tokens for a prompt, [B, 1] each, and the logits of some of them, in host memory."""
 
-    tokens: Tensor
+    tokens: list[Tensor]
     logits: accuracy.Parts
 
 
@@ -226,7 +226,8 @@ class Generation(Calls):
                 logits = self.logits_after(eager, given, tokens)
             if accuracy.not_finite(logits) and not self.cell.model.get("allow_nonfinite"):
                 raise Ended(Status.INCORRECT, "eager logits not finite")
-            self.references.append(EagerRequest(torch.cat(tokens, 1).cpu(), logits))
+            on_host = [token.to("cpu", copy=True) for token in tokens]
+            self.references.append(EagerRequest(on_host, logits))
         for name, mark in state.marks(self.module).items():
             if name.kind == "parameter":
                 self.intact[name] = mark
@@ -236,7 +237,7 @@ class Generation(Calls):
         because a tie between two tokens may go either way."""
         for given, eager in zip(self.inputs.checked, self.references, strict=True):
             with torch.inference_mode(False):  # tensors like those that the generator makes
-                tokens = [token.clone() for token in eager.tokens.to(self.device).split(1, 1)]
+                tokens = [token.to(self.device, copy=True) for token in eager.tokens]
             logits = self.logits_after(self.step, given, tokens)
             exact = partial(self.exact_logits, given, tokens)
             reason = self.differs(logits, eager.logits, exact)

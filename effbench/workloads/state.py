@@ -166,7 +166,8 @@ def digest(module: nn.Module) -> str:
                 description = f"{name} {part.dtype} {shape} "
                 hashed.update(description.encode())
                 if is_dense(part):
-                    flat = part.detach().cpu().contiguous().reshape(-1)
+                    plain = part.detach().resolve_conj().resolve_neg()
+                    flat = plain.cpu().contiguous().reshape(-1)
                     hashed.update(flat.view(torch.uint8).numpy())
         elif isinstance(value, PLAIN):
             hashed.update(f"{name} {value!r} ".encode())
