@@ -63,10 +63,6 @@ class StreamCalls(Inference):
         return None
 
     @classmethod
-    def example(cls, cell: Cell, specs: Specs) -> Inputs:
-        return slice_sets(cell, specs, 1).timed[0]
-
-    @classmethod
     def batch(cls, cell: Cell, specs: Specs) -> Batch:
         dim = dim_of(cell)
         if dim is None:
