@@ -7,7 +7,7 @@ Series of logarithms are drawn with a fixed seed: unchanged series, series that 
 and series with planted steps. `false`: fraction of series with a change that is not within one
 sweep of a planted step. `found`: fraction of planted steps with a change within one sweep. `off`:
 mean distance in sweeps between a planted step and the nearest change, if that is within five
-sweeps. Lines below the table show how often effbench's range of sweeps contains the planted step.
+sweeps.
 `--otava`: an interpreter with apache-otava, which gets the same series (not as logarithms) twice:
 with its defaults, and with p = 1e-5 and a minimum magnitude of 2 %.
 
@@ -180,22 +180,6 @@ def rates(
     )
 
 
-def held(values: np.ndarray, planted: int) -> str:
-    """Return how often the range of a series' only change contains the planted step, as text."""
-    ranges = []
-    for changes in map(find_changes, values.tolist()):
-        if len(changes) == 1:
-            ranges += changes
-    if not ranges:
-        return "never found"
-    fraction = np.mean([change.earliest <= planted <= change.latest for change in ranges])
-    width = np.mean([change.latest - change.earliest + 1 for change in ranges])
-    return (
-        f"the range, {width:.1f} sweeps on average, contains the step in {fraction:.1%} of"
-        f" {len(ranges)} series"
-    )
-
-
 def smallest(noise: np.ndarray, at: int) -> str:
     """Return the smallest of STEPS at `at` that is found within one sweep in 95 % of the series,
     assuming that larger steps are found, too."""
@@ -260,9 +244,6 @@ def main() -> None:
     for name in judges:
         head += [f"{name}: false", "found", "off"]
     print(Table.of([*map(Column, head)], rows).render("markdown"))
-    for case in cases(args.series, args.sweeps):
-        if len(case.planted) == 1:
-            print(f"{case.name}: {held(case.values, *case.planted)}")
     print(", ".join(f"{name}: {spent:.1f} s" for name, spent in seconds.items()))
     head = ["sweeps", *(f"noise {100 * sd:.2g} %" for sd in NOISE), "false, unchanged"]
     print("\n" + Table.of([*map(Column, head)], power_rows(args.series)).render("markdown"))

@@ -38,7 +38,7 @@ import numpy as np
 from changepoints import otava
 from scipy import stats
 
-from effbench.analysis.confirm import RowAgain, may_be_slower
+from effbench.analysis.confirm import may_be_slower, settle
 from effbench.analysis.limits import CellFacts, read
 from effbench.analysis.matching import LEAST_COMPILATIONS, CellPair
 from effbench.analysis.verdicts import Change, Verdict, judge
@@ -313,7 +313,7 @@ def confirmed(flagged: Mapping[int, Sequence[Change]], again: Mapping[int, Case]
         for change in changes:
             row = rows.get((change.key, change.metric))
             if row is not None:
-                RowAgain(change, row, rounds[index]).settle()
+                settle(change, row, rounds[index])
     return {
         index
         for index, changes in settled.items()

@@ -35,7 +35,6 @@ from effbench.stats.significance import (
     LEAST_DUETS,
     MOST_PAIRS,
     compare_pairs,
-    confirms,
     is_decided,
 )
 
@@ -140,7 +139,7 @@ def replay(ratios: Sequence[float | None], rng: np.random.Generator) -> Rates:
         if len(counted) < LEAST_DUETS:
             continue
         test = compare_pairs(dict.fromkeys(counted, 1.0), counted, FLOOR)
-        is_slower = confirms(test.low, len(counted), FLOOR, LEAST_DUETS)
+        is_slower = len(counted) >= LEAST_DUETS and (test.low or 0.0) > 1 + FLOOR
         confirmed += is_slower
         same += is_decided(test.low, test.high, FLOOR, True) and not is_slower
     return Rates(confirmed / CELLS, same / CELLS, statistics.median(needed))

@@ -24,7 +24,6 @@ from effbench.stats.significance import (
     LEAST_DUETS,
     MOST_PAIRS,
     compare_pairs,
-    confirms,
     is_decided,
 )
 
@@ -78,7 +77,7 @@ def simulate(
             test = compare_pairs(dict.fromkeys(after, 1.0), after, floor)
             if is_decided(test.low, test.high, floor, is_gate):
                 break
-        is_slower = confirms(test.low, number, floor, LEAST_DUETS)
+        is_slower = number >= LEAST_DUETS and (test.low or 0.0) > 1 + floor
         rates.cells += 1
         rates.duets[number] += 1
         rates.slower += is_slower

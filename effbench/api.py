@@ -144,7 +144,7 @@ def compare(
     if metrics is not None:
         limits.metrics = [check_metric(name) for name in metrics]
     with Store.open(db, mode="read") as store:
-        old = find(store, before, other=after)
+        old = find(store, before)
         if by is not None:
             compared = compare_parts(
                 store,
@@ -158,7 +158,7 @@ def compare(
             compared = compare_sweeps(
                 store,
                 old,
-                find(store, after, other=before),
+                find(store, after),
                 limits,
             )
     frame = pd.DataFrame([record(change) for change in compared.changes], columns=list(COLUMNS))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from effbench.analysis.compare import CellSelection, compare_parts, compare_sweeps
+from effbench.analysis.compare import compare_parts, compare_sweeps
 from effbench.analysis.limits import CellFacts, limits_of
 from effbench.analysis.matching import CellPair
 from effbench.analysis.verdicts import judge
@@ -51,7 +51,7 @@ def compared(made, before, after, **options):
     """The comparison of two sweeps with the limits that ship; `options`: of the cells."""
     with Store.open(made.path) as store:
         sweeps = [store.find_sweep(sweep) for sweep in (before, after)]
-        return compare_sweeps(store, *sweeps, limits_of({}), CellSelection(**options))
+        return compare_sweeps(store, *sweeps, limits_of({}), **options)
 
 
 def compared_parts(made, sweep, by, values=()):

@@ -63,28 +63,25 @@ def rows_at(
 def the_only(values: Sequence[Any], name: str) -> Any:
     """Return the only value. Raises UsageError if there are several."""
     if len(values) > 1:
+        known = ", ".join(map(str, values))
         raise UsageError(
-            f"the sweep has several values of {name}:"
-            f" {', '.join(map(str, values))}; choose one with --{name}"
+            f"the sweep has several values of {name}: {known}; choose one with --{name}"
         )
     return values[0]
 
 
 def sweep_with(store: Store, model: str, bs: int | None) -> str:
     """Return the id of the completed sweep with most ok results of a model at this batch size
-    (None: any) that are not marked; of several that with most trials, then with most ok results,
-    then the newest. Raises NothingFoundError without any result of the model."""
-    weights: dict[str, tuple[int, ...]] = {}
+    (None: any) that are not marked; of several that with most trials, then the newest. Raises
+    NothingFoundError without any result of the model."""
+    weights: dict[str, tuple[int, int]] = {}
     for sweep in recorded_here_first(store.sweeps()):
-        if sweep.state != "completed":
-            continue
-        results = store.results(sweep.id)
+        results = store.results(sweep.id) if sweep.state == "completed" else []
         ok = [row for row in results if row.model == model and row.status is Status.OK]
         at_size = [row for row in ok if bs in (None, row.bs)]
         if ok:
             unmarked = sum(not row.marked for row in at_size)
-            trials = sum(row.trials for row in at_size)
-            weights[sweep.id] = unmarked, trials, len(ok)
+            weights[sweep.id] = unmarked, sum(row.trials for row in at_size)
     if not weights:
         raise NothingFoundError(
             f"{store.name} has no ok result of {model} in a completed sweep;"
@@ -226,18 +223,15 @@ def recommend(rows: Sequence[LabelledRow], question: Question) -> Recommendation
         else:
             excluded[row.mode] = why
     if not candidates:
-        texts = []
-        for why, modes in grouped(excluded, lambda mode: excluded[mode]).items():
-            texts.append(f"{', '.join(modes)} ({why})")
-        raise NothingFoundError(f"no mode is left: {'; '.join(texts)}")
+        texts = [f"{mode} ({why})" for mode, why in excluded.items()]
+        raise NothingFoundError(f"no mode is left: {', '.join(texts)}")
     best, *others = sorted(
         candidates, key=lambda candidate: (candidate.is_marked, candidate.score_ms)
     )
-    ties = [candidate for candidate in others if is_tie(best, candidate)]
     return Recommendation(
         question,
         [best, *others],
-        ties,
+        [candidate for candidate in others if is_tie(best, candidate)],
         excluded,
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from effbench.analysis import matching
@@ -106,48 +106,37 @@ class Compared:
         return self.measured - self.unjudged.keys()
 
 
-@dataclass(frozen=True)
-class CellSelection:
-    """What a user compares. `across`: what may differ, of ACROSS; `on`: name of the hardware or
-    interpreter, or part of it."""
-
-    across: Sequence[str] = ()
-    on: str | None = None
-
-
-EVERYTHING = CellSelection()
-
-
 def compare_sweeps(
     store: Store,
     before: SweepInfo,
     after: SweepInfo,
     limits: Limits,
-    selection: CellSelection = EVERYTHING,
+    across: Sequence[str] = (),
+    on: str | None = None,
 ) -> Compared:
-    """Compare two sweeps. Raises NothingFoundError if nothing can be compared, UsageError if the
-    sides are ambiguous."""
+    """Compare two sweeps. `across`: what may differ, of ACROSS; `on`: name of the hardware or
+    interpreter, or part of it. Raises NothingFoundError if nothing can be compared, UsageError if
+    the sides are ambiguous."""
     if before.id == after.id:
         raise UsageError(
             f"both sides are sweep {before.id}; run a new sweep first, or name two different ones"
         )
     sides = [matching.load(store, info) for info in (before, after)]
-    old, new = matching.chosen_on(sides, selection.on)
-    old, new = matching.on_one_machine(old, new, selection.across)
-    environments = [*old.environments, *new.environments]
+    old, new = matching.chosen_on(sides, on)
+    old, new = matching.on_one_machine(old, new, across)
     thresholds = noise_thresholds(
         store,
         before,
         after.started_at,
-        environments,
+        [*old.environments, *new.environments],
         limits.metrics,
     )
     compared = compare_sides(
         old,
         new,
         limits,
-        selection,
-        thresholds,
+        across,
+        thresholds=thresholds,
     )
     compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
     speed = other_host_speed(store, before, after)
@@ -164,39 +153,35 @@ def compare_parts(
     by: str,
     limits: Limits,
     values: Sequence[str] = (),
-    selection: CellSelection = EVERYTHING,
+    on: str | None = None,
 ) -> Compared:
     """Compare the cells of one sweep that have one value of `by` with those that have another.
     `by`: one of BY_ENVIRONMENT, or a parameter such as `dtype`; `values`: the two values. Raises
     like `compare_sweeps`."""
-    (whole,) = matching.chosen_on([matching.load(store, sweep)], selection.on)
+    (whole,) = matching.chosen_on([matching.load(store, sweep)], on)
     parts = matching.split(whole, by)
-    names = [matching.part_named(value, parts, by) for value in values]
-    old_name, new_name = two_of(
-        by,
-        list(parts),
-        names,
-        whole.title,
-    )
-    old = replace(parts[old_name], title=f"{by}={old_name}")
-    new = replace(parts[new_name], title=f"{by}={new_name}")
+    names = [matching.part_named(value, parts, by) for value in values] or list(parts)
+    if len(names) != 2 or len(parts.keys() & {*names}) != 2:
+        raise UsageError(
+            f"{whole.title} has {by}={', '.join(parts)}; choose two of them with --values BEFORE"
+            " AFTER, or compare two sweeps"
+        )
+    old, new = (replace(parts[name], title=f"{by}={name}") for name in names)
+    across = []
     if by == "gpu_name":
-        selection = replace(selection, across=("hardware",))
-    old, new = matching.on_one_machine(old, new, selection.across)
+        across.append("hardware")
+    old, new = matching.on_one_machine(old, new, across)
     compared = compare_sides(
         old,
         new,
         limits,
-        selection,
+        across,
         by=by,
     )
     if by == "mode":
-        compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in compared.modes]
+        compared.modes = [replace(line, mode=" → ".join(names)) for line in compared.modes]
     if whole.state != "completed":
         compared.notes.append(unfinished(whole))
-    others = [name for name in parts if name not in (old_name, new_name)]
-    if others:
-        compared.notes.append(f"not compared: {by}={', '.join(others)}")
     if by not in BY_ENVIRONMENT:
         omit_one_sided(compared)
     return compared
@@ -216,13 +201,12 @@ def compare_sides(
     old: Side,
     new: Side,
     limits: Limits,
-    selection: CellSelection,
-    thresholds: Thresholds | None = None,
+    across: Sequence[str],
     by: str | None = None,
+    thresholds: Thresholds | None = None,
 ) -> Compared:
     """Compare two sides, each on one machine. `by`: the parameter in which the parts of one sweep
     differ, which were measured in the same rounds. Raises like `compare_sweeps`."""
-    across = selection.across
     pairs = matching.pairs_of(
         old,
         new,
@@ -238,7 +222,7 @@ def compare_sides(
     return Compared(
         before=old,
         after=new,
-        hardware=pairs[0].about.hardware,
+        hardware=new.hardware,
         differences=matching.differences(old, new, across),
         changes=changes,
         modes=mode_changes(changes, is_joined="joined" in old.host or "joined" in new.host),
@@ -247,60 +231,37 @@ def compare_sides(
     )
 
 
-def find(
-    store: Store,
-    reference: str,
-    on: str | None = None,
-    other: str | None = None,
-) -> SweepInfo:
-    """Return the sweep of the baseline with this name, else the sweep with this id, name or label.
-
-    `other`: the reference that it is compared with, whose hardware selects one of several baselines
-    with a name, as in a check."""
+def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
+    """Return the sweep of the baseline with this name, of several of them that on the hardware that
+    `on` selects; else the sweep with this id, name or label."""
     named = [baseline for baseline in store.baselines() if baseline.name == reference]
-    if not named:
-        return store.find_sweep(reference)
-    hardware: list[str] = []
-    if len(named) > 1 and on is None and other not in (None, reference):
-        hardware = store.hardware(find(store, other).id)
-    return store.find_sweep(one_baseline(named, on, hardware).sweep_id)
+    if named:
+        reference = one_baseline(named, on).sweep_id
+    return store.find_sweep(reference)
 
 
 def one_baseline(
-    known: Sequence[BaselineInfo], on: str | None, hardware: Collection[str] = ()
+    known: Sequence[BaselineInfo], on: str | None, hardware: Sequence[str] = ()
 ) -> BaselineInfo:
     """Return which of these baselines with one name is set on the `hardware` (empty: any) that `on`
     selects. Raises NothingFoundError if none is, UsageError if several are."""
     name = known[0].name
-    set_on = [baseline.hardware for baseline in known]
-    # match all known hardware, so that L4 never selects an L40S; `on` may also name an interpreter
-    asked: list[str] = []
+    places = ", ".join(baseline.hardware for baseline in known)
+    wanted = hardware
     if on is not None:
-        asked = matching.matching(on, [*hardware, *set_on])
-    if hardware and asked and not set(asked) & set(hardware):
-        raise NothingFoundError(
-            f"the sweep ran on {', '.join(hardware)}, not on {', '.join(asked)}; choose another"
-            " with --sweep or --on"
-        )
-    fitting = set(set_on)
-    for wanted in filter(None, (hardware, asked)):
-        fitting &= set(wanted)
-    another = f"effbench baseline set {name} SWEEP sets another"
+        # match all known hardware, so that L4 never selects an L40S; `on` may also name an
+        # interpreter
+        asked = matching.matching(on, [*hardware, *(baseline.hardware for baseline in known)])
+        wanted = [place for place in asked if place in hardware] or asked or hardware
+    fitting = [baseline for baseline in known if not wanted or baseline.hardware in wanted]
     if not fitting:
         raise NothingFoundError(
-            f"baseline {name!r} is set on {', '.join(set_on)}, not on"
-            f" {', '.join(asked or hardware)}; {another}"
+            f"baseline {name!r} is set on {places}, not on {', '.join(wanted)}; effbench baseline"
+            f" set {name} SWEEP sets another"
         )
     if len(fitting) > 1:
-        places = ", ".join(sorted(fitting))
         raise UsageError(f"baseline {name!r} is set on {places}; choose one with --on")
-    baseline = known[set_on.index(fitting.pop())]
-    if baseline.started_at is None:
-        raise NothingFoundError(
-            f"baseline {name!r} is sweep {baseline.sweep_id}, which is not in this database any"
-            f" more; {another}"
-        )
-    return baseline
+    return fitting[0]
 
 
 def noise_thresholds(
@@ -344,44 +305,21 @@ def unfinished(side: Side) -> str:
     return f"{side.title} is {side.state}, not completed: only its measured cells are compared"
 
 
-def two_of(
-    by: str,
-    known: list[str],
-    values: Sequence[str],
-    title: str,
-) -> tuple[str, str]:
-    """Return the values to compare. Raises UsageError that lists the known ones."""
-    if len(known) < 2:
-        raise UsageError(
-            f"{title} has only {by}={', '.join(known)}: sweep two values, or compare two sweeps"
-        )
-    first, second, *more = values or known
-    if more or first == second or not {first, second} <= {*known}:
-        raise UsageError(
-            f"{title} has {by}={', '.join(known)}; choose two of them with --values BEFORE AFTER"
-        )
-    return first, second
-
-
 def mode_changes(changes: Sequence[Change], is_joined: bool = False) -> list[ModeChange]:
     """Return a change for each phase and mode in latency and period, if a cell has figures on both
     sides. `is_joined`: a side is a sweep over hosts, whose errors the cells share."""
     mean_of = mean_of_related_estimates if is_joined else mean_of_estimates
-    groups: dict[tuple[str, str], list[Change]] = grouped(
-        changes, lambda change: (change.about.phase, change.about.mode)
-    )
+    groups = grouped(changes, lambda change: (change.about.phase, change.about.mode))
     order = mode_order((mode, mode) for _, mode in groups)
     lines = []
     for phase, mode in sorted(groups, key=lambda group: (group[0], order.index(group[1]))):
         rows = groups[phase, mode]
-        cells = {row.key for row in rows}
         for metric in ("latency_ms", "period_ms"):
+            tests = [row.test for row in rows if row.metric == metric]
             means = []
-            for row in rows:
-                test = row.test  # marked rows have none
-                if row.metric == metric and test is not None and 0 < test.ratio < math.inf:
-                    mean = LogEstimate(math.log(test.ratio), test.error, test.df)
-                    means.append(mean)
+            for test in tests:
+                if test is not None and 0 < test.ratio < math.inf:  # marked rows have none
+                    means.append(LogEstimate(math.log(test.ratio), test.error, test.df))
             if not means:
                 continue
             whole = mean_of(means).interval()
@@ -393,7 +331,7 @@ def mode_changes(changes: Sequence[Change], is_joined: bool = False) -> list[Mod
                 whole.low,
                 whole.high,
                 cells=len(means),
-                of=len(cells),
+                of=len({row.key for row in rows}),
             )
             lines.append(line)
     return lines

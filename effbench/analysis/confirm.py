@@ -1,6 +1,6 @@
 """Run cells again that are or may be slower, with old and new in the same rounds.
 
-`flagged_of` says which rows run again; `RowAgain.verdict` gives the verdict of such a row.
+`flagged_of` says which rows run again; `settle` gives the verdict of such a row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from effbench.analysis.compare import Compared
 from effbench.analysis.matching import (
     LEAST_COMPILATIONS,
-    NO_RESULT,
+    CellPair,
     Side,
     load,
     pairs_of,
@@ -37,7 +37,7 @@ from effbench.run import resume
 from effbench.run.duets import Duets, StoppingRule, allows_duet
 from effbench.run.interpreters import Interpreter
 from effbench.run.plan import CellRun, Settings, SweepPlan, is_of_duet, recorded_settings
-from effbench.run.pool import Pools, ServerPool
+from effbench.run.pool import Pools
 from effbench.run.progress import Progress
 from effbench.run.sweep import Command, Outcome, open_sweep, planned_slots
 from effbench.stats.significance import LEAST_DUETS, LEAST_PAIRS, MOST_PAIRS
@@ -86,7 +86,7 @@ class Confirmation:
 @dataclass(frozen=True)
 class Rerun:
     """What a re-run measured on the baseline's side (`old`) and on the new one. `duets`: the trials
-    of each cell, by its key. `is_partial`: it was interrupted."""
+    of each cell that ran on both, by its key. `is_partial`: it was interrupted."""
 
     sweep_id: str
     old: Side
@@ -102,27 +102,22 @@ class Rerun:
             reasons |= dict.fromkeys(duets.reasons_alone)
         return [f"some rounds were not timed in turn: {reason}" for reason in reasons]
 
+    @property
+    def complete_rounds(self) -> int:
+        """The number of rounds that are complete in some cell."""
+        return max((len(duets.rounds) for duets in self.duets.values()), default=0)
+
     def has_run(self, change: Change) -> bool:
         """Return whether the re-run can settle the row: both sides have a result and, if it was
         interrupted, the metric does not need all compilations."""
-        if None in (self.old.result(change.key), self.new.result(change.key)):
-            return False
-        return not self.is_partial or change.metric in PER_TRIAL
+        is_whole = not self.is_partial or change.metric in PER_TRIAL
+        return is_whole and change.key in self.duets
 
     def method_of(self, key: str) -> Method:
-        """Return how a cell with results on both sides ran."""
+        """Return how a cell ran."""
         if all(map(is_of_duet, self.duets[key].trials)):
             return AS_DUETS
         return ALTERNATING
-
-    def rounds_of(self, key: str, metric: str = "latency_ms") -> int:
-        """Return the number of rounds in which both sides of a cell have this figure."""
-        rounds = []
-        for side in (self.old, self.new):
-            figures = (side.result(key) or NO_RESULT).figures.get(metric, {})
-            rounds.append({number for number, figure in figures.items() if figure is not None})
-        old, new = rounds
-        return len(old & new)
 
 
 def confirm(request: Confirmation) -> str | None:
@@ -142,8 +137,7 @@ def confirm(request: Confirmation) -> str | None:
     if not flagged:
         return None
     keys = {change.key for change in flagged}
-    with Store.open(request.db, mode="read") as store:
-        cells = [cell for cell in store.planned(request.after.id) if cell.key in keys]
+    cells = [cell for cell in compared.after.cells.values() if cell.key in keys]
     if len(cells) < len(keys):
         raise UsageError(
             "--confirm needs the same cells on both sides; omit --across dtype and numerics"
@@ -157,9 +151,9 @@ def confirm(request: Confirmation) -> str | None:
         why = f"nothing was run again: {error}"
     else:
         if rerun.is_partial:
-            complete = max(map(rerun.rounds_of, keys))
+            most = count(request.rounds, "round")
             compared.interrupted = (
-                f"the re-run was interrupted after {complete} of {count(request.rounds, 'round')}"
+                f"the re-run was interrupted after {rerun.complete_rounds} of {most}"
             )
         judge_again(compared, flagged, rerun)
         return rerun.sweep_id
@@ -198,20 +192,13 @@ def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
     """Run the cells on the baseline's side and on the new one. Raises EffbenchError if one of them
     cannot run here."""
     compared = request.compared
-    before = request.before
-    after = request.after
-    for sweep in (after, before):
+    for sweep in (request.after, request.before):
         refusal = resume.refusal(sweep)
         if refusal:
             raise UsageError(refusal)
     old_facts = facts_of(compared.before)
     new_facts = facts_of(compared.after)
-    here = current(
-        new_facts,
-        after.id,
-        cells,
-        after.started_at,
-    )
+    here = current(new_facts, request.after.id, cells)
     software = software_changed(compared.before, compared.after)
     with origin(
         old_facts,
@@ -252,12 +239,11 @@ def measure_again(
         f"running {count(len(cells), 'cell')} again, at most {count(request.rounds, 'round')},"
         f" {method.text}; Ctrl-C judges them by the rounds that are complete"
     )
-    rule = StoppingRule(floors_of(request.compared), is_gate=True)
     command = Command(
-        [*request.command],
+        request.command,
         {},
         progress=progress,
-        duet_rule=rule,
+        duet_rule=StoppingRule(floors_of(request.compared), is_gate=True),
     )
     runs = [CellRun(cell, side) for cell in cells for side in (there, here)]
     with open_sweep(settings, runs, command) as sweep:
@@ -347,29 +333,21 @@ def settings_of(request: Confirmation, recorded: Settings, method: Method) -> Se
 def duet_budget_s(compared: Compared) -> float:
     """Return how long each side of a duet is timed. Processes differ by more than what a longer
     timing would average out."""
-    slowest_ms = 0.0
-    for row in flagged_of(compared):
-        if row.metric == "latency_ms":
-            slowest_ms = max(slowest_ms, row.after or 0.0)
+    rows = [row for row in flagged_of(compared) if row.metric == "latency_ms"]
+    slowest_ms = max((row.after or 0.0 for row in rows), default=0.0)
     return max(DUET_S, DUET_CALLS * slowest_ms / 1000)
 
 
 def floors_of(compared: Compared) -> dict[str, dict[str, float]]:
     """Return cell key -> metric -> relative change that counts, of the ratios that duets have to
-    decide."""
+    decide; other metrics have one figure per compilation or sweep, or are exact."""
     floors: dict[str, dict[str, float]] = {}
     for change in flagged_of(compared):
         of_cell = floors.setdefault(change.key, {})
-        if is_paired_ratio(change):
+        if change.metric in PER_TRIAL and METRICS[change.metric].compare == "ratio":
             limit = compared.limits.of(change.about, change.metric)
             of_cell[change.metric] = limit.floor or 0.0
     return floors
-
-
-def is_paired_ratio(change: Change) -> bool:
-    """Return whether the interval over pairs decides the row; other metrics have one figure per
-    compilation or sweep, or are exact."""
-    return change.metric in PER_TRIAL and METRICS[change.metric].compare == "ratio"
 
 
 def check_machine(
@@ -384,18 +362,14 @@ def check_machine(
     hardware = pools[here].machine.environment.hardware
     if hardware != compared.hardware:
         raise UsageError(f"this machine has {hardware}, not {compared.hardware}")
-    changed = software_since(compared.after, pools[here])
-    if changed:
-        raise UsageError(f"the software is not that of the sweep ({changed})")
-    changed = software_since(compared.before, pools[there])
-    if changed:
-        raise UsageError(f"the baseline's interpreter has changed ({changed})")
-
-
-def software_since(side: Side, pool: ServerPool) -> str | None:
-    """Return the first software version of the interpreter that the side did not have, as text."""
-    now = StoredEnvironment(**vars(pool.machine.environment))
-    return software_changed(side, replace(side, environments={"": now}))
+    for side, interpreter, what in (
+        (compared.after, here, "the software is not that of the sweep"),
+        (compared.before, there, "the baseline's interpreter has changed"),
+    ):
+        now = StoredEnvironment(**vars(pools[interpreter].machine.environment))
+        changed = software_changed(side, replace(side, environments={"": now}))
+        if changed:
+            raise UsageError(f"{what} ({changed})")
 
 
 # --- judging ---
@@ -403,32 +377,23 @@ def software_since(side: Side, pool: ServerPool) -> str | None:
 
 def judge_again(compared: Compared, flagged: Sequence[Change], rerun: Rerun) -> None:
     """Update the flagged rows by the re-run, and add notes."""
-    settled = []
-    for change in flagged:
-        if rerun.has_run(change):
-            settled.append(change)
-        else:
-            leave(change, NOT_RUN)
-    if settled:
-        judge_rows(compared, settled, rerun)
-    compared.changes = ordered(compared.changes, compared.first)
-    compared.notes += [
-        f"rows run again: {len(settled)}, in sweep {rerun.new.title}",
-        *rerun.notes,
-    ]
-
-
-def judge_rows(compared: Compared, settled: Sequence[Change], rerun: Rerun) -> None:
-    """Update the rows that the re-run can settle."""
-    cells = {pair.key: pair for pair in pairs_of(rerun.old, rerun.new)}
-    changes = judge(cells.values(), compared.limits, interleaved=True)
+    pairs: list[CellPair] = []
+    if rerun.duets:
+        pairs = pairs_of(rerun.old, rerun.new)
+    cells = {pair.key: pair for pair in pairs}
+    changes = judge(pairs, compared.limits, interleaved=True)
     rows = {(row.key, row.metric): row for row in changes}
-    for change in settled:
+    settled = 0
+    for change in flagged:
         key = change.key
-        row = rows.get((key, change.metric))
+        if not rerun.has_run(change):
+            leave(change, NOT_RUN)
+            continue
+        settled += 1
         old, new = cells[key].sides
         old_fails = fails(compared.before, key, old)
         new_fails = fails(compared.after, key, new)
+        row = rows.get((key, change.metric))
         if new_fails and not old_fails:
             change.add_reason(f"run again: {new}")
             change.verdict = Verdict.BROKEN
@@ -438,115 +403,92 @@ def judge_rows(compared: Compared, settled: Sequence[Change], rerun: Rerun) -> N
         elif row is None:
             leave(change, NO_FIGURE)
         else:
-            pairs = rerun.rounds_of(key, change.metric)
-            RowAgain(change, row, pairs, rerun.method_of(key)).settle()
+            rounds = cells[key].rounds_of(change.metric)
+            settle(
+                change,
+                row,
+                rounds,
+                rerun.method_of(key),
+            )
+    compared.changes = ordered(compared.changes, compared.first)
+    compared.notes += [f"rows run again: {settled}, in sweep {rerun.new.title}", *rerun.notes]
 
 
 def fails(side: Side, key: str, now: CellResult) -> bool:
     """Return whether the cell now has a status of a worse class than on this side."""
-    before = side.result(key) or NO_RESULT
-    return verdict_of_statuses(before.status or None, now.status) is Verdict.BROKEN
+    before = side.result(key)
+    return before is not None and verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
 
 
-@dataclass(frozen=True)
-class RowAgain:
-    """A flagged row of a check, and the same `row` of the re-run. `pairs`: the number of rounds in
-    which both sides have its figure; `method`: how the cell ran."""
+def settle(
+    change: Change,
+    row: Change,
+    rounds: int,
+    method: Method = ALTERNATING,
+) -> None:
+    """Confirm or clear a flagged row by the same `row` of a re-run; its figures remain those of the
+    checked sweep. The verdict stays if the re-run gives no figure, is marked or has too few pairs.
+    `rounds`: the number of rounds in which both sides have the figure; `method`: how the cell
+    ran."""
+    if not row.has_both:
+        leave(change, joined(NO_FIGURE, row.reason) or NO_FIGURE)
+        return
+    if row.is_unjudged:
+        leave(change, f"{row.disturbance}, when run again")
+        return
+    figures = figures_text(row)
+    if row.metric in PER_TRIAL and rounds < method.least:
+        leave(change, f"{figures}, but only {rounds} pairs ({method.text})")
+        return
+    how = method.text
+    if row.low is not None:
+        how += f", {rounds} {method.unit}"
+    text = joined(f"{figures} ({how})", row.reason or why_not_slower(row, method))
+    verdict = verdict_again(change, row, method)
+    change.limit = row.limit
+    if change.is_unjudged:
+        change.disturbance = None  # the figures of the re-run are not marked
+        change.add_reason(f"measured again: {text}")
+    elif verdict is Verdict.SLOWER:
+        change.add_reason(f"confirmed: {text}")
+    else:
+        change.add_reason(f"not confirmed: {text}")
+    change.verdict = verdict
 
-    change: Change
-    row: Change
-    pairs: int
-    method: Method = ALTERNATING
 
-    def settle(self) -> None:
-        """Confirm or clear the flagged row; its figures remain those of the checked sweep. The
-        verdict stays if the re-run gives no figure, is marked or has too few pairs."""
-        change = self.change
-        why = self.why_unsettled
-        if why:
-            leave(change, why)
-            return
-        text = self.evidence
-        change.verdict = self.verdict
-        change.limit = self.row.limit
-        if change.is_unjudged:
-            change.disturbance = None  # the figures of the re-run are not marked
-            change.add_reason(f"measured again: {text}")
-        elif change.verdict is Verdict.SLOWER:
-            change.add_reason(f"confirmed: {text}")
-        else:
-            change.add_reason(f"not confirmed: {text}")
-
-    @property
-    def is_by_pairs(self) -> bool:
-        """Whether the interval over pairs decides."""
-        return self.row.low is not None and is_paired_ratio(self.change)
-
-    @property
-    def why_unsettled(self) -> str | None:
-        """Why the re-run neither confirms nor refutes; None if it does."""
-        row = self.row
-        if not row.has_both:
-            return joined(NO_FIGURE, row.reason)
-        if row.is_unjudged:
-            return f"{row.disturbance}, when run again"
-        if row.metric in PER_TRIAL and self.pairs < self.method.least:
-            return f"{figures_text(row)}, but only {self.pairs} pairs ({self.method.text})"
-        return None
-
-    @property
-    def verdict(self) -> Verdict:
-        change = self.change
-        verdict = self.row.verdict
-        if self.shows_slowdown:
-            return Verdict.SLOWER
-        if verdict is Verdict.AMBIGUOUS and self.excludes_slowdown:
-            verdict = Verdict.SAME
-        if change.is_unjudged:
-            is_refuted = verdict in (Verdict.SAME, Verdict.FASTER)
-        else:
-            is_refuted = change.verdict is Verdict.AMBIGUOUS and verdict is Verdict.SAME
-        return verdict if is_refuted else Verdict.AMBIGUOUS
-
-    @property
-    def limit(self) -> float:
-        """The relative change that counts, without noise between sessions: pairs do not drift."""
-        return self.row.limit or 0.0
-
-    @property
-    def shows_slowdown(self) -> bool:
-        row = self.row
-        if row.low is None or not self.is_by_pairs:
-            return row.verdict is Verdict.SLOWER
+def verdict_again(change: Change, row: Change, method: Method) -> Verdict:
+    """Return the verdict of a flagged row by the same `row` of a re-run."""
+    verdict = row.verdict
+    was_ambiguous = change.verdict is Verdict.AMBIGUOUS
+    is_slower = verdict is Verdict.SLOWER
+    if row.low is not None:
         # among many ambiguous rows some are beyond the limit by chance
-        return row.low > 1 + self.limit and Verdict.SLOWER in (row.verdict, self.change.verdict)
+        is_slower = row.low > 1 + (row.limit or 0.0) and (is_slower or not was_ambiguous)
+    if is_slower:
+        return Verdict.SLOWER
+    if verdict is Verdict.AMBIGUOUS and excludes_slowdown(row, method):
+        verdict = Verdict.SAME
+    if was_ambiguous and verdict is Verdict.SAME:
+        return Verdict.SAME
+    if change.is_unjudged and verdict is Verdict.FASTER:
+        return Verdict.FASTER
+    return Verdict.AMBIGUOUS
 
-    @property
-    def excludes_slowdown(self) -> bool:
-        """Whether duets ended because they exclude a slowdown, although perhaps no speedup."""
-        high = self.row.high
-        return self.method is AS_DUETS and high is not None and high <= 1 + self.limit
 
-    @property
-    def evidence(self) -> str:
-        """The figures of the re-run, and what limits them."""
-        row = self.row
-        how = self.method.text
-        if self.is_by_pairs:
-            how += f", {self.pairs} {self.method.unit}"
-        text = f"{figures_text(row)} ({how})"
-        return joined(text, row.reason or self.why_not_enough) or text
+def excludes_slowdown(row: Change, method: Method) -> bool:
+    """Return whether duets ended because they exclude a slowdown, although perhaps no speedup."""
+    return method is AS_DUETS and row.high is not None and row.high <= 1 + (row.limit or 0.0)
 
-    @property
-    def why_not_enough(self) -> str | None:
-        """Why a row that looks slower does not confirm a slowdown, or that it excludes one; None if
-        its figures say so."""
-        row = self.row
-        if row.low is not None and 1.0 < row.low <= 1 + self.limit:
-            return f"not significantly beyond {percent(self.limit)}"
-        if row.verdict is Verdict.AMBIGUOUS and self.excludes_slowdown:
-            return f"no slowdown beyond {percent(self.limit)}"
-        return None
+
+def why_not_slower(row: Change, method: Method) -> str | None:
+    """Return why a row of a re-run that looks slower does not confirm a slowdown, or that it
+    excludes one; None if its figures say so."""
+    limit = row.limit or 0.0
+    if row.low is not None and 1.0 < row.low <= 1 + limit:
+        return f"not significantly beyond {percent(limit)}"
+    if row.verdict is Verdict.AMBIGUOUS and excludes_slowdown(row, method):
+        return f"no slowdown beyond {percent(limit)}"
+    return None
 
 
 def figures_text(row: Change) -> str:

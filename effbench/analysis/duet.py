@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from effbench.core.metrics import change_text, significant
 from effbench.core.printable import count
 from effbench.run.duets import Duets
 from effbench.run.plan import is_of_duet
-from effbench.stats.significance import RatioTest, is_decided
+from effbench.stats.significance import RatioTest
 
 #: The largest relative difference that counts as no difference.
 FLOOR = 0.01
@@ -46,13 +46,19 @@ class DuetAnswer:
         return not self.duets.quiet
 
     @property
+    def sides(self) -> Mapping[str, Sequence[Trial]]:
+        """Name of a side -> its trials."""
+        return {self.first: self.duets.before, self.second: self.duets.after}
+
+    @property
     def sentence(self) -> str:
         """The answer: `mode=default is 1.310× as fast as mode=eager (1.290–1.330; 3 duets)`."""
         duets = self.duets
-        for name, trials in ((self.first, duets.before), (self.second, duets.after)):
-            failure = failure_of(trials)
-            if failure:
-                return f"{name} has no figures to compare: {failure}"
+        for name, trials in self.sides.items():
+            for trial in trials:
+                if not trial.status.is_measured:
+                    why = f"{trial.status}: {trial.reason}"
+                    return f"{name} has no figures to compare: {why}"
         # the sides may have been timed one after the other
         unit = "duet" if any(map(is_of_duet, duets.trials)) else "round"
         if not self.tests:
@@ -70,34 +76,23 @@ class DuetAnswer:
 
     @property
     def notes(self) -> list[str]:
-        """What limits the answer, each once."""
-        notes: dict[str, None] = {}
-        for name, trials in ((self.first, self.duets.before), (self.second, self.duets.after)):
-            for trial in trials:
-                if trial.reason:
-                    notes[f"{name} is {trial.status}: {trial.reason}"] = None
+        """What limits the answer."""
+        notes = []
+        for name, trials in self.sides.items():
+            reasons = dict.fromkeys(
+                f"{trial.status}: {trial.reason}" for trial in trials if trial.reason
+            )
+            notes += [f"{name} is {reason}" for reason in reasons]
         for reason in self.duets.reasons_alone:
-            notes[f"some rounds were not timed in turn: {reason}"] = None
-        return list(notes)
+            notes.append(f"some rounds were not timed in turn: {reason}")
+        return notes
 
     def is_slower(self, fraction: float) -> bool:
         """Return whether the second side is significantly slower than the first one by more than
         this fraction."""
         if self.is_marked:
             return False
-        lows = [test.low or 0.0 for test in self.tests.values()]
-        return max(lows, default=0.0) > 1 + fraction
-
-
-def failure_of(trials: Sequence[Trial]) -> str | None:
-    """Return how a trial of a side ended that has no figures; None if all have some."""
-    failed = [trial for trial in trials if not trial.status.is_measured]
-    if not failed:
-        return None
-    last = failed[-1]
-    if not last.reason:
-        return str(last.status)
-    return f"{last.status}: {last.reason}"
+        return any((test.low or 0.0) > 1 + fraction for test in self.tests.values())
 
 
 def sentence_of(
@@ -114,23 +109,16 @@ def sentence_of(
     if low is None or high is None:
         times = f"{significant(ratio, 4)}×"
         return f"{second} takes {times} the time of {first} ({duets}; one has no interval)"
-    difference = ""
-    most = 1 + FLOOR
-    is_inside = 1 / most <= ratio <= most
-    if is_inside and is_decided(low, high, FLOOR):
-        difference = f"difference beyond {FLOOR * 100:g} %"
-    elif low <= 1 <= high:
+    is_inside = low >= 1 / (1 + FLOOR) and high <= 1 + FLOOR
+    if is_inside or low <= 1 <= high:
         difference = "significant difference"
-    if difference:
+        if is_inside:
+            difference = f"difference beyond {FLOOR * 100:g} %"
         bounds = f"{change_text(low)} to {change_text(high)}"
         how = f"{second} takes {change_text(ratio)} ({bounds}; {duets})"
         return f"no {difference} between {first} and {second}: {how}"
-    fast = first
-    slow = second
     if ratio < 1:
-        fast = second
-        slow = first
-        ratio = 1 / ratio
-        low, high = 1 / high, 1 / low
+        first, second = second, first
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
     bounds = f"{significant(low, 4)}–{significant(high, 4)}"
-    return f"{fast} is {significant(ratio, 4)}× as fast as {slow} ({bounds}; {duets})"
+    return f"{first} is {significant(ratio, 4)}× as fast as {second} ({bounds}; {duets})"

@@ -87,17 +87,14 @@ class HistoryChange:
     """A change of a metric or of the status between two neighbouring results of a track.
 
     `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old with its 95 % bounds,
-    None if unknown. `earliest`, `latest`: the first result after the change lies between these with
-    95 % confidence. `is_last`: the series did not change again. `coincides`: what else
-    changed. `reason`: of the status.
+    None if unknown. `is_last`: the series did not change again. `coincides`: what else changed.
+    `reason`: of the status.
     """
 
     track: Track
     metric: str
     before: HistoryPoint
     after: HistoryPoint
-    earliest: HistoryPoint
-    latest: HistoryPoint
     old: Any
     new: Any
     is_worse: bool
@@ -129,15 +126,15 @@ class HistoryChange:
     @property
     def rank(self) -> tuple[bool, float, float, str, str]:
         """The place in a list: open changes, the worst first; then the others, the newest first."""
-        size = 0.0
+        first: float = self.after.at
+        second = 0.0
         if self.metric == STATUS and self.is_worse:
-            size = math.inf
+            second = math.inf
         elif self.ratio is not None and self.ratio.value:
-            size = abs(math.log(self.ratio.value))
-        newest = -float(self.after.at)
+            second = abs(math.log(self.ratio.value))
         if self.is_open:
-            return False, -size, newest, self.track.cell_key, self.metric
-        return True, newest, -size, self.track.cell_key, self.metric
+            first, second = second, first
+        return not self.is_open, -first, -second, self.track.cell_key, self.metric
 
 
 @dataclass
@@ -235,28 +232,20 @@ def columns_of(metrics: Iterable[str]) -> list[str]:
 
 
 def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
-    """Return the results of these sweeps by cell and place.
-
-    If a sweep has several results at a place (two hosts), the best one counts; of equal ones the
-    last, as in comparisons: perhaps the sweep was resumed after an update.
-    """
+    """Return the results of these sweeps by cell and place. If a sweep has several results at a
+    place (two hosts), the best one counts."""
     position = {sweep.id: at for at, sweep in enumerate(sweeps)}
 
-    def quality(row: Mapping[str, Any]) -> tuple[bool, bool, int, int, str]:
-        environment_id = row["environment_id"]
-        sweep = sweeps[position[row["sweep_id"]]]
-        recorded = list(sweep.host.get("environments") or ())
-        turn = -1
-        if environment_id in recorded:
-            turn = recorded.index(environment_id)
-        return row["status"] == Status.OK, not row["marked"], row["trials"], turn, environment_id
+    def order(row: Mapping[str, Any]) -> tuple[int, bool, bool, int, str]:
+        at = position[row["sweep_id"]]
+        is_ok = row["status"] == Status.OK
+        return at, is_ok, not row["marked"], row["trials"], row["environment_id"]
 
     tracks: dict[tuple[str, str, str], dict[int, HistoryPoint]] = defaultdict(dict)
-    for row in sorted(past.rows, key=quality):  # a better one replaces the others of its sweep
+    for row in sorted(past.rows, key=order):  # a better one replaces the others of its sweep
         environment = past.environments[row["environment_id"]]
-        key = row["cell_key"], place_of(environment), environment.hardware
         at = position[row["sweep_id"]]
-        tracks[key][at] = HistoryPoint(
+        tracks[row["cell_key"], place_of(environment), environment.hardware][at] = HistoryPoint(
             at=at,
             environment_id=row["environment_id"],
             status=row["status"],
@@ -264,12 +253,7 @@ def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
             is_marked=bool(row["marked"]),
             figures=row,
         )
-    ordered = []
-    for key in sorted(tracks):
-        points = tracks[key]
-        track = Track(*key, [points[at] for at in sorted(points)])
-        ordered.append(track)
-    return ordered
+    return [Track(*key, list(tracks[key].values())) for key in sorted(tracks)]
 
 
 def place_of(environment: Environment) -> str:
@@ -346,15 +330,30 @@ def judge_metric(
         state = "changed"
     history.states[state] += 1
     for change in changes:
-        of_metric = change_of_metric(
-            history,
-            track,
-            metric,
-            points,
-            change,
+        before = points[change.at - 1]
+        after = points[change.at]
+        of_metric = HistoryChange(
+            track=track,
+            metric=metric.name,
+            before=before,
+            after=after,
+            old=change.before,
+            new=change.after,
+            is_worse=(change.after > change.before) == (metric.better == Better.LOWER),
             is_last=change is changes[-1],
+            ratio=ratio_of(change),
+            coincides=history.coincides(before, after),
         )
         history.changes.append(of_metric)
+
+
+def ratio_of(change: LevelChange) -> Interval | None:
+    """Return after ÷ before of a change in the metric's unit; None if it was 0."""
+    if change.before == 0:
+        return None
+    if change.after == 0 or change.ratio is None:
+        return Interval(change.after / change.before)
+    return change.ratio
 
 
 def counts(point: HistoryPoint, metric: Metric) -> bool:
@@ -393,41 +392,6 @@ def level_changes(metric: Metric, limit: Limit, figures: Sequence[float]) -> lis
     return changes
 
 
-def change_of_metric(
-    history: History,
-    track: Track,
-    metric: Metric,
-    points: Sequence[HistoryPoint],
-    change: LevelChange,
-    is_last: bool,
-) -> HistoryChange:
-    """Return a change of level, given in the metric's unit. `points`: of the series; `is_last`:
-    whether it is the last change of the series."""
-    old = change.before
-    new = change.after
-    ratio = change.ratio
-    if old == 0:
-        ratio = None
-    elif new == 0 or ratio is None:
-        ratio = Interval(new / old)
-    before = points[change.at - 1]
-    after = points[change.at]
-    return HistoryChange(
-        track=track,
-        metric=metric.name,
-        before=before,
-        after=after,
-        earliest=points[change.earliest],
-        latest=points[change.latest],
-        old=old,
-        new=new,
-        is_worse=(new > old) == (metric.better == Better.LOWER),
-        is_last=is_last,
-        ratio=ratio,
-        coincides=history.coincides(before, after),
-    )
-
-
 def judge_statuses(history: History, track: Track) -> None:
     """Add the results from which on a cell fails, or is ok again. A failure in a single sweep does
     not count, unless it is the newest one."""
@@ -444,8 +408,6 @@ def judge_statuses(history: History, track: Track) -> None:
             metric=STATUS,
             before=before,
             after=after,
-            earliest=after,
-            latest=after,
             old=before.status,
             new=after.status,
             is_worse=before.is_ok,

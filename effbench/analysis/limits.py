@@ -8,6 +8,7 @@ settings (`--set`) override both; docs/how-to/ci.md explains them. msgspec check
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from msgspec import Meta, Struct, structs
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError
 from effbench.core.metrics import METRICS
+from effbench.core.printable import one_line
 from effbench.core.settings import OnFailure, shipped
 
 #: effbench's answer.
@@ -31,11 +33,12 @@ COMPARED = tuple(
 STATUS = "status"
 #: What an exception can match, besides the metric: values of the cell.
 PATTERNS = ("model", "bs", "mode", "dtype", "phase", "device", "hardware")
-#: How a metric is compared -> the settings of its limit that have an effect.
+#: How a metric is compared, or `status` -> the settings of its limit that have an effect.
 EFFECTIVE = {
     "ratio": ("floor", "least", "ignore"),
     "exact": ("least", "ignore"),
     "bound": ("factor", "least", "ignore"),
+    "status": ("ignore",),
 }
 
 
@@ -80,13 +83,10 @@ class Limit(Struct, forbid_unknown_fields=True):
     reason: str | None = None
 
     def changes(self, metric: str) -> dict[str, Any]:
-        """Return the settings that are set and have an effect on this metric."""
-        changes = {}
-        for name in effective(metric):
-            value = getattr(self, name)
-            if value is not None:
-                changes[name] = value
-        return changes
+        """Return the settings that are set and have an effect on this metric, or on `status`."""
+        compare = "status" if metric == STATUS else METRICS[metric].compare
+        values = {name: getattr(self, name) for name in EFFECTIVE[compare]}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class ExceptionRule(Limit, kw_only=True):
@@ -157,9 +157,8 @@ class Limits(Struct, forbid_unknown_fields=True):
             1.25,
             False,
         )
-        own = getattr(self.limits, metric, None)
-        if own is not None:
-            limit = structs.replace(limit, **own.changes(metric))
+        own = getattr(self.limits, metric, Limit())
+        limit = structs.replace(limit, **own.changes(metric))
         for rule in reversed(self.exceptions):
             if rule.fits(cell) and rule.is_of(metric):
                 changes = rule.changes(metric)
@@ -167,13 +166,6 @@ class Limits(Struct, forbid_unknown_fields=True):
                     limit = structs.replace(limit, **changes, reason=rule.reason)
                 break
         return limit
-
-
-def effective(metric: str) -> tuple[str, ...]:
-    """Return the settings of a limit that have an effect on this metric, or on `status`."""
-    if metric == STATUS:
-        return ("ignore",)
-    return EFFECTIVE[METRICS[metric].compare]
 
 
 def check_metric(name: str) -> str:
@@ -214,8 +206,7 @@ def parse_yaml(text: str | bytes, name: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        reason = " ".join(str(error).split())[:150]
-        raise ConfigError(f"{name} is not valid YAML: {reason}") from error
+        raise ConfigError(f"{name} is not valid YAML: {one_line(error, 150)}") from error
 
 
 def parse_setting(word: str) -> Any:
@@ -244,23 +235,10 @@ def limits_of(*layers: Any) -> Limits:
         )
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
-        place = place.strip("`.")
-        if message.startswith("Object contains unknown field"):
-            message = message.replace("Object contains unknown field", "unknown setting")
-            message += f"; choose from {', '.join(settings_at(place))}"
+        message = message.replace("Object contains unknown field", "unknown setting")
         message = message[:1].lower() + message[1:]
-        raise ConfigError(": ".join(filter(None, [place, message]))) from error
-
-
-def settings_at(place: str) -> tuple[str, ...]:
-    """Return the settings that a section may have; an empty place is the whole configuration."""
-    if place.startswith("exceptions"):
-        return ExceptionRule.__struct_fields__
-    if place == "limits":
-        return COMPARED
-    if place.startswith("limits"):
-        return Limit.__struct_fields__
-    return Limits.__struct_fields__[:-1]  # without the source
+        place = place.strip("`.")
+        raise ConfigError(f"{place}: {message}" if place else message) from error
 
 
 def merged(old: Any, new: Any) -> Any:
@@ -277,7 +255,7 @@ def fraction(kind: type, value: Any) -> Fraction:
     try:
         number = float(text.removesuffix("%"))
     except ValueError:
-        number = -1.0
+        number = math.nan
     if text.endswith("%"):
         number /= 100
     if not 0 <= number < 1:

@@ -17,7 +17,7 @@ from effbench.analysis.limits import CellFacts
 from effbench.core.cell import Cell, Conditions, StoredEnvironment, digest
 from effbench.core.environments import FLAGS, OWN, diff_conditions, names_by
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.core.labels import cell_names, flatten, grouped, row_names
+from effbench.core.labels import Parameters, cell_names, flatten, grouped, row_names
 from effbench.core.printable import listed
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
@@ -58,10 +58,9 @@ class Location:
 
     @classmethod
     def of(cls, environment: StoredEnvironment) -> Location:
-        interpreter = environment.interpreter or OWN["python"]
         return cls(
             environment.hardware,
-            interpreter,
+            environment.interpreter or OWN["python"],
             environment.folder or OWN["folder"],
         )
 
@@ -85,6 +84,12 @@ class Side:
         """Location -> ids of its environments: two, for example, if the sweep was resumed after a
         software update."""
         return grouped(self.environments, lambda key: Location.of(self.environments[key]))
+
+    @property
+    def hardware(self) -> str:
+        """The hardware of a side that ran on one machine."""
+        first, *_ = self.environments.values()
+        return first.hardware
 
     @property
     def conditions(self) -> list[Conditions]:
@@ -161,6 +166,12 @@ class CellPair:
         """The results before and after; a side without a result has no figures."""
         return self.before or NO_RESULT, self.after or NO_RESULT
 
+    def rounds_of(self, metric: str) -> int:
+        """Return the number of rounds in which both sides have a figure of the metric."""
+        old, new = (side.figures.get(metric, {}) for side in self.sides)
+        shared = old.keys() & new.keys()
+        return sum(None not in (old[number], new[number]) for number in shared)
+
     @cached_property
     def kernels(self) -> Kernels:
         """There is no chance if each side has one choice, in all of LEAST_COMPILATIONS or in a cell
@@ -169,14 +180,15 @@ class CellPair:
         caches = [set(side.compilations.values()) - {None} for side in self.sides]
         count = min(map(len, caches))
         are_sure = max(len(old), len(new)) <= 1 and (self.differs or count >= LEAST_COMPILATIONS)
+        difference = None
+        if old and new and old != new and count and not self.differs:
+            difference = "the compiler chose other kernels, unless the code changed"
+            if are_sure:
+                difference = f"other kernels in each of {count} compilations"
         by_chance: frozenset[str] = frozenset()
         if not are_sure:
             by_chance = old | new
-        if not old or not new or old == new or not count or self.differs:
-            return Kernels(None, by_chance)
-        if are_sure:
-            return Kernels(f"other kernels in each of {count} compilations", by_chance)
-        return Kernels("the compiler chose other kernels, unless the code changed", by_chance)
+        return Kernels(difference, by_chance)
 
 
 def load(store: Store, info: SweepInfo) -> Side:
@@ -239,24 +251,17 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
     for side in sides:
         for key, known in side.environments.items():
             words[key] = {*astuple(Location.of(known)), known.torch_version}
-    known_words = set().union(*words.values())
-    wanted = set(matching(on, known_words))
-    chosen = [key for key, selecting in words.items() if selecting & wanted]
-    if not chosen:
-        raise NothingFoundError(nothing_on(sides, on))
-    limited = []
-    for side in sides:
-        part = side.within(chosen)
-        limited.append(part if part.environments else side)
+    wanted = set(matching(on, set().union(*words.values())))
+    limited = [side.within([key for key in words if words[key] & wanted]) for side in sides]
+    if not any(side.environments for side in limited):
+        titles = " or ".join(dict.fromkeys(side.title for side in sides))
+        machines = machine_names(machine for side in sides for machine in side.machines)
+        places = ", ".join(machines.values()) or "nothing yet"
+        raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {places}")
+    for index, side in enumerate(sides):
+        if not limited[index].environments:
+            limited[index] = side
     return limited
-
-
-def nothing_on(sides: Sequence[Side], on: str) -> str:
-    """Return that no trial ran there, and where the trials ran."""
-    titles = " or ".join(dict.fromkeys(side.title for side in sides))
-    machines = machine_names(machine for side in sides for machine in side.machines)
-    places = ", ".join(machines.values()) or "nothing yet"
-    return f"no trial of {titles} on {on!r}; trials ran on {places}"
 
 
 def on_one_machine(
@@ -270,32 +275,28 @@ def on_one_machine(
     for side in (before, after):
         if not side.environments:
             raise NothingFoundError(f"{side.title} has no trial yet: there is nothing to compare")
-    shared = [machine for machine in before.machines if machine in after.machines]
-    if shared:
-        old = new = _only_machine("each side", shared)
-    else:
-        old = _only_machine(before.title, before.machines)
-        new = _only_machine(after.title, after.machines)
-    if old.hardware != new.hardware and "hardware" not in across:
+    shared = before.machines.keys() & after.machines.keys()
+    before = _only_machine(before, shared)
+    after = _only_machine(after, shared)
+    if before.hardware != after.hardware and "hardware" not in across:
         raise NothingFoundError(
-            f"not comparable: {old.hardware} and {new.hardware}; --across hardware compares them"
-            " anyway"
+            f"not comparable: {before.hardware} and {after.hardware}; --across hardware compares"
+            " them anyway"
         )
-    return (
-        before.within(before.machines[old]),
-        after.within(after.machines[new]),
-    )
+    return before, after
 
 
-def _only_machine(title: str, machines: Iterable[Location]) -> Location:
-    first, *others = machines
-    if others:
-        known = ", ".join(machine_names([first, *others]).values())
+def _only_machine(side: Side, shared: Collection[Location]) -> Side:
+    """Return the part of a side on the only machine that both sides share, or else on its only
+    one."""
+    machines = [machine for machine in side.machines if machine in (shared or side.machines)]
+    if len(machines) > 1:
+        known = ", ".join(machine_names(machines).values())
         raise UsageError(
-            f"{title} ran on several kinds of hardware or interpreters: {known}; choose one with"
-            " --on"
+            f"{side.title} ran on several kinds of hardware or interpreters: {known}; choose one"
+            " with --on"
         )
-    return first
+    return side.within(side.machines[machines[0]])
 
 
 # --- parts of one sweep ---
@@ -350,21 +351,16 @@ def part_named(
 def typed_paths(
     text: str,
     by: str,
-    folder: str | None = None,
+    folder: str | None,
 ) -> set[str]:
     """Return the absolute paths that `text` may mean as a value of python= or folder=, as
     `interpreters.resolve` makes them here, or in the `folder` in which the sweep began."""
     path = os.path.expanduser(text)  # noqa: PTH111 - Path would drop the ./ that marks a path
-    paths = {os.path.abspath(path)}  # noqa: PTH100 - Path.resolve() would follow links
-    if folder is not None:
-        joined = os.path.join(folder, path)  # noqa: PTH118
-        paths.add(os.path.normpath(joined))
+    places = [path, os.path.join(folder or "", path)]  # noqa: PTH118
     if by == "folder":
-        return paths | {os.path.realpath(name) for name in paths}
-    program = shutil.which(path)
-    if program is not None:
-        paths.add(os.path.abspath(program))  # noqa: PTH100
-    return paths
+        return {os.path.realpath(place) for place in places}
+    # links are not followed, because that would lead out of a virtual environment
+    return {os.path.abspath(place) for place in (*places, shutil.which(path) or path)}  # noqa: PTH100
 
 
 def parameter(cell: Cell, by: str) -> str | None:
@@ -392,12 +388,10 @@ def pairs_of(
     `across`, `by`: parameters in which matched cells may differ; names omit `by`, and what follows
     it may differ, too. Raises NothingFoundError, which names the difference, if no cell was
     measured on both sides, and UsageError if a cell has several partners."""
-    if by is None:
-        differing = across
-        partners = partners_of(before, after, across)
-    else:
-        differing = [by]
-        partners = partners_by(before, after, by)
+    differing = across
+    if by is not None:
+        differing = parameters_with(before, after, by)
+    partners = partners_of(before, after, differing)
     cells = dict(before.cells)
     others: dict[str, str | None] = {key: partners.get(key) for key in cells}
     matched = set(partners.values())
@@ -406,7 +400,6 @@ def pairs_of(
             cells.setdefault(key, cell)
             others[key] = key
     names = names_without(by, cells)
-    hardware = next(iter(after.machines)).hardware
     pairs = []
     for key, other in others.items():
         old = before.result(key)
@@ -416,7 +409,7 @@ def pairs_of(
         pair = CellPair(
             key,
             names[key],
-            CellFacts.of(cells[key], hardware),
+            CellFacts.of(cells[key], after.hardware),
             old,
             new,
             why_missing(after, other),
@@ -424,7 +417,10 @@ def pairs_of(
         )
         pairs.append(pair)
     if not any(pair.before and pair.after for pair in pairs):
-        raise NothingFoundError(nothing_shared(before, after, differing))
+        text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
+        if not partners:
+            text += first_difference(before, after, differing)
+        raise NothingFoundError(text)
     return pairs
 
 
@@ -464,21 +460,26 @@ def partners_of(
     return partners
 
 
-def partners_by(
+def parameters_with(
     before: Side,
     after: Side,
     by: str,
-) -> dict[str, str]:
-    """Return key before -> key after of cells that differ in the parameter `by` and in what follows
-    it."""
-    differing = [by, *_equal_settings(before, after, by)]
-    partners = partners_of(before, after, differing)
+) -> list[str]:
+    """Return the parameters in which partners may differ: `by` and what follows it."""
+    cells = [flatten(cell.params()) for cell in (*before.cells.values(), *after.cells.values())]
+    names = dict.fromkeys(name for params in cells if by in params for name in params)
+    following = [by, *(name for name in names if equals(name, by, cells))]
     if is_below(by, ["model.module"]):
         for name in FOLLOWERS:
-            if not partners:
-                differing.append(name)
-                partners = partners_of(before, after, differing)
-    return partners
+            if not partners_of(before, after, following):
+                following.append(name)
+    return following
+
+
+def equals(name: str, by: str, cells: Iterable[Parameters]) -> bool:
+    """Return whether a setting has the value of `by` in every cell that has it: a model's cache
+    size follows bs."""
+    return all(params[name] == params.get(by) for params in cells if name in params)
 
 
 def alike(
@@ -497,28 +498,6 @@ def alike(
     return grouped((key for key in side.cells if key not in other.cells), rest)
 
 
-def _equal_settings(
-    before: Side,
-    after: Side,
-    by: str,
-) -> list[str]:
-    """Return the settings that equal `by` in every cell that has them: a model's cache size follows
-    bs."""
-    cells = []
-    equal: dict[str, None] = {}
-    for cell in (*before.cells.values(), *after.cells.values()):
-        params = flatten(cell.params())
-        cells.append(params)
-        if by in params:
-            equal |= dict.fromkeys(params)
-    equal.pop(by, None)
-    for params in cells:
-        for name in equal.keys() & params.keys():
-            if params[name] != params.get(by):
-                del equal[name]
-    return list(equal)
-
-
 def names_without(by: str | None, cells: Mapping[str, Cell]) -> dict[str, str]:
     """Return key -> a unique name for each cell, without the parameter `by`."""
     identities = []
@@ -526,10 +505,8 @@ def names_without(by: str | None, cells: Mapping[str, Cell]) -> dict[str, str]:
         identity = cell.identity()
         if by is not None:
             params = flatten(identity.params)
-            for name in list(params):
-                if is_below(name, [by]):
-                    del params[name]
-            identity = replace(identity, params=params)
+            kept = {name: params[name] for name in params if not is_below(name, [by])}
+            identity = replace(identity, params=kept)
             if hasattr(identity, by):
                 empty: dict[str, Any] = {by: 0 if by == "bs" else ""}
                 identity = replace(identity, **empty)
@@ -545,28 +522,22 @@ def is_below(name: str, parameters: Collection[str]) -> bool:
 # --- differences ---
 
 
-def nothing_shared(
+def first_difference(
     before: Side,
     after: Side,
     differing: Sequence[str],
 ) -> str:
-    """Return why there is nothing to compare: the parameters in which the first cell and the most
-    similar one of the other side differ, and whether `--across` accepts them."""
-    text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
-    if not before.cells or not after.cells or partners_of(before, after, differing):
-        return text
-    # of 10,000 × 10,000 cells, the most similar ones would take minutes to find
-    first, *_ = before.cells.values()
-    every = [parameter_differences(first, cell, differing) for cell in after.cells.values()]
-    fewest = min(every, key=len)
-    different = listed(list(fewest.values()), MOST_DIFFERENCES)
-    text += f"; the first cell and the most similar one differ in {different}"
-    across = dict.fromkeys(differing)
-    for path in fewest:
-        group, _, _ = path.partition(".")
-        across[group] = None
-    if across.keys() <= {*ACROSS}:
-        text += f"; --across {','.join(across)} compares them anyway"
+    """Return in which parameters the first cells of both sides differ, and whether `--across`
+    accepts them, as the end of a message; empty if a side has no cell."""
+    if not before.cells or not after.cells:
+        return ""
+    old, *_ = before.cells.values()
+    new, *_ = after.cells.values()
+    texts = parameter_differences(old, new, differing)
+    text = f"; their first cells differ in {listed(list(texts.values()), MOST_DIFFERENCES)}"
+    groups = dict.fromkeys(name.partition(".")[0] for name in texts)
+    if groups.keys() <= {*ACROSS}:
+        text += f"; --across {','.join([*differing, *groups])} compares them anyway"
     return text
 
 
@@ -597,9 +568,8 @@ def differences(
     (`across`), hardware, software, flags, protocol and machine."""
     parameters: dict[str, None] = {}
     for key, other in partners_of(before, after, across).items():
-        if key != other:
-            of_cell = parameter_differences(before.cells[key], after.cells[other])
-            parameters |= dict.fromkeys(of_cell.values())
+        of_cell = parameter_differences(before.cells[key], after.cells[other])
+        parameters |= dict.fromkeys(of_cell.values())
     texts = list(parameters)
     for diff in diff_conditions(before.conditions, after.conditions):
         name = diff.name

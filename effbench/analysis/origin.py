@@ -3,8 +3,6 @@ revision in a worktree of this repository (`origin`)."""
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,49 +23,33 @@ from effbench.run.interpreters import Interpreter
 TIMEOUT_S = 120.0
 #: Targets of effbench and its dependencies, which do not depend on the working directory.
 OWN_TARGETS = ("effbench.models.", "effbench.modes.", "torch.", "torchvision.")
-#: A script that prints the path of each package without importing it; it runs in any Python 3.
+#: A script that prints the path of a package without importing it; it runs in any Python 3.
 WHERE = """
-import importlib.util, json, sys
+import importlib.util, sys
 sys.path.insert(0, "")
-def where(name):
-    spec = importlib.util.find_spec(name)
-    if spec is None: return None
-    if spec.has_location:
-        return spec.origin
-    return next(iter(spec.submodule_search_locations or [None]))
-print(json.dumps(["effbench", {name: where(name) for name in sys.argv[1:]}]))
+spec = importlib.util.find_spec(sys.argv[1])
+print(spec.origin or next(iter(spec.submodule_search_locations)))
 """
 git = partial(quick_git, timeout_s=TIMEOUT_S)
 #: What a sweep records about an interpreter (`Interpreter.facts`).
 Facts = Mapping[str, Any]
 
 
-def current(
-    facts: Facts | None,
-    sweep_id: str,
-    cells: Sequence[Cell],
-    since: dt.datetime,
-) -> Interpreter:
+def current(facts: Facts, sweep_id: str, cells: Iterable[Cell]) -> Interpreter:
     """Return the interpreter that runs these cells of the sweep again; `facts`: its recorded facts.
-    Raises UsageError if that is impossible here, or if the cells' code has changed `since` the
-    sweep began."""
+    Raises UsageError if that is impossible here, or if the cells' code has changed since."""
     if not facts:
         raise UsageError(f"sweep {sweep_id} does not record its interpreter")
     folder = Path(facts["folder"])
     for path in (folder, facts["python"]):
         if not os.access(path, os.X_OK):
             raise UsageError(f"sweep {sweep_id} was run with {path}, which does not exist here")
-    names = targets(cells)
-    if names:
+    if targets(cells):
         check_unchanged(facts, folder)
     interpreter = Interpreter.from_facts(facts)
-    there = replace(interpreter, folder=str(folder))
-    for file in untracked(names, there):
-        if file.stat().st_mtime > since.timestamp():
-            raise UsageError(
-                f"{file} was written after sweep {sweep_id} began, and git does not track it"
-            )
-    return interpreter if folder == Path.cwd() else there
+    if folder == Path.cwd():
+        return interpreter
+    return replace(interpreter, folder=str(folder))
 
 
 def check_unchanged(facts: Facts, folder: Path) -> None:
@@ -88,10 +70,10 @@ def check_unchanged(facts: Facts, folder: Path) -> None:
 
 @contextmanager
 def origin(
-    old: Facts | None,
+    old: Facts,
     new: Facts,
     here: Interpreter,
-    cells: Sequence[Cell],
+    cells: Iterable[Cell],
     software: str | None = None,
 ) -> Iterator[Interpreter]:
     """Yield the interpreter of the baseline's side, while `here` runs the new side; its worktree
@@ -100,43 +82,28 @@ def origin(
     pointless."""
     if not old:
         raise UsageError("the baseline does not record its interpreter")
-    if not os.access(old["python"], os.X_OK):
-        raise UsageError(f"the baseline's interpreter {old['python']} does not exist here")
     python = old["python"]
+    if not os.access(python, os.X_OK):
+        raise UsageError(f"the baseline's interpreter {python} does not exist here")
     if python == new["python"]:
         python = here.python
     other = Interpreter(python, here.folder)
-    top = git(here.home, "rev-parse", "--show-toplevel")
-    root = Path(top or here.home).resolve()
-    used = targets(cells)
+    root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
     changing: list[str] = []
     if not is_same_code(old, new):
-        changing = changing_targets(used, other, root)
+        changing = [name for name in targets(cells) if is_versioned(source(name, other), root)]
     if changing:
         with worktree(old, root) as place:
-            homes = homes_of(changing, here, root)
-            folder = folder_in(
-                place,
-                homes,
-                python,
-                changing,
-            )
-            yield Interpreter(python, folder)
+            folder = place / Path(here.home).resolve().relative_to(root)
+            then = Interpreter(python, str(folder))
+            check_inside(place, changing, then)
+            yield then
     elif other != here:
         yield other
     elif software:
         raise UsageError(f"the baseline's software is no longer installed here ({software})")
     else:
-        unknown = [file for file in untracked(used, here) if is_versioned(file, root)]
-        if unknown:
-            raise UsageError(f"git does not track {unknown[0]}, so the baseline's code is unknown")
         raise UsageError("the baseline would run the same code here: only the machine can differ")
-
-
-def changing_targets(names: Sequence[str], interpreter: Interpreter, root: Path) -> list[str]:
-    """Return the targets whose code depends on the revision of the repository."""
-    paths = sources(names, interpreter)
-    return [name for name, path in paths.items() if path is None or is_versioned(path, root)]
 
 
 def is_same_code(old: Facts, new: Facts) -> bool:
@@ -175,70 +142,31 @@ def worktree(old: Facts, root: Path) -> Iterator[Path]:
     place = own / commit[:12]
     try:
         own.mkdir(parents=True, exist_ok=True)
-        added = git(root, "worktree", "add", "--detach", "--force", str(place), commit)
-        if added is None:
+        if git(root, "worktree", "add", "--detach", "--force", str(place), commit) is None:
             raise UsageError(f"git cannot make a worktree of the baseline's revision {commit[:12]}")
-        yield place
+        yield place.resolve()
     finally:
         shutil.rmtree(own, ignore_errors=True)
         git(root, "worktree", "prune")
 
 
-def homes_of(names: Sequence[str], here: Interpreter, root: Path) -> list[Path]:
-    """Return the folders of the repository from which targets may be imported, relative to its
-    `root`: the working directory and those of modules imported from elsewhere, such as `src` of an
-    editable package."""
-    homes = [Path(here.home).resolve()]
-    for path in sources(names, here).values():
-        if path is not None and is_versioned(path, root):
-            if path.name == "__init__.py":
-                path = path.parent
-            homes.append(path.parent)
-    inside = [home.relative_to(root) for home in homes if home.is_relative_to(root)]
-    return list(dict.fromkeys(inside))
+def check_inside(place: Path, names: Sequence[str], interpreter: Interpreter) -> None:
+    """Raise UsageError unless the interpreter imports all targets from the worktree `place`:
+    otherwise other code would be measured."""
+    for name in names:
+        path = source(name, interpreter)
+        if path is None or not path.is_relative_to(place):
+            raise UsageError(
+                f"the baseline's revision {place.name}: its {name} is missing, or imported from"
+                f" elsewhere than {interpreter.home}"
+            )
 
 
-def folder_in(
-    place: Path,
-    homes: Iterable[Path],
-    python: str | None,
-    names: Sequence[str],
-) -> str:
-    """Return the first of the folders `homes` in which `python` imports all targets from the
-    worktree `place`. Raises UsageError without such a folder, because otherwise other code would be
-    measured."""
-    place = place.resolve()
-    reason = "it does not contain this folder"
-    for home in homes:
-        folder = place / home
-        if not folder.is_dir():
-            continue
-        outside = []
-        paths = sources(names, Interpreter(python, str(folder)))
-        for name, path in paths.items():
-            if path is None or not path.is_relative_to(place):
-                outside.append(name)
-        if not outside:
-            return str(folder.resolve())
-        reason = f"its {outside[0]} is missing, or imported from elsewhere"
-    raise UsageError(f"the baseline's revision {place.name}: {reason}")
-
-
-def untracked(names: Sequence[str], interpreter: Interpreter) -> list[Path]:
-    """Return the files of these targets that git does not track; of a package, `__init__.py`
-    only."""
-    files = []
-    for path in sources(names, interpreter).values():
-        if path is None or not path.is_file():
-            continue
-        if git(path.parent, "ls-files", "--error-unmatch", path.name) is None:
-            files.append(path)
-    return files
-
-
-def is_versioned(path: Path, root: Path) -> bool:
-    """Return whether the file is in the folder of the repository, but not in a virtual environment
-    in its folder."""
+def is_versioned(path: Path | None, root: Path) -> bool:
+    """Return whether the code at this path depends on the revision of the repository: it is in the
+    folder `root`, but not in a virtual environment there; or it is unknown (None)."""
+    if path is None:
+        return True
     return path.is_relative_to(root) and {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
@@ -247,36 +175,23 @@ def targets(cells: Iterable[Cell]) -> list[str]:
     effbench's and torch's."""
     names: dict[str, None] = {}
     for cell in cells:
-        names |= dict.fromkeys(targets_in(cell.model["module"]))
-        names |= dict.fromkeys(targets_in(cell.mode))
+        names |= dict.fromkeys(targets_in([cell.model["module"], cell.mode]))
         training = cell.training or {}
         names[str(training.get("loss"))] = None
     return [name for name in names if "." in name and not name.startswith(OWN_TARGETS)]
 
 
-def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | None]:
-    """Return target -> the file or folder from which this interpreter imports its package; None if
-    it has none."""
+def source(name: str, interpreter: Interpreter) -> Path | None:
+    """Return the file or folder from which this interpreter imports a target (`file.py:Name`, or
+    the package of `package.module.Name`); None if it has none."""
     home = Path(interpreter.home)
-    paths: dict[str, Path | None] = {}
-    packages: dict[str, str] = {}
-    for name in names:
-        file, colon, _ = name.partition(":")  # `path/to/file.py:Name`
-        if not colon and not name.endswith(".py"):  # `package.module.Name`
-            packages[name] = name.partition(".")[0]
-        elif (home / file).is_file():
-            paths[name] = (home / file).resolve()
-        else:
-            paths[name] = None
-    if packages:
-        command = [interpreter.executable, "-c", WHERE, *sorted(set(packages.values()))]
-        text = output(command, TIMEOUT_S, home) or ""
-        # a sitecustomize may print before the answer; without an answer no path is known
-        answers = [line for line in text.splitlines() if line.startswith('["effbench"')]
-        known: dict[str, str | None] = {}
-        if answers:
-            _, known = json.loads(answers[-1])
-        for name, package in packages.items():
-            path = known.get(package)
-            paths[name] = Path(path).resolve() if path else None
-    return paths
+    file, colon, _ = name.partition(":")
+    if colon or file.endswith(".py"):
+        path = home / file
+        return path.resolve() if path.is_file() else None
+    package, _, _ = name.partition(".")
+    text = output([interpreter.executable, "-c", WHERE, package], TIMEOUT_S, home)
+    if not text:
+        return None
+    # a sitecustomize may print before the answer
+    return Path(text.splitlines()[-1]).resolve()

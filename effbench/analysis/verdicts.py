@@ -229,13 +229,6 @@ class Figures:
         )
 
     @property
-    def missing(self) -> str | None:
-        """Which side alone has no figure."""
-        if self.before:
-            return "not measured now"
-        return "not measured before" if self.after else None
-
-    @property
     def have_ratio(self) -> bool:
         """Whether a test can compare their logarithms: sizes may be 0 in a trial, such as a graph
         pool."""
@@ -401,11 +394,17 @@ def figure_changes(
             ignored=bool(limit.ignore),
             about=pair.about,
         )
-        if not change.has_both:
-            change.doubt(figures.missing)
-        elif figures.metric.is_timed and pair.disturbance is not None:
-            leave_unjudged(change, pair, limits)
-        elif figures.have_ratio:
+        if change.before and change.after is not None:
+            change.ratio = change.after / change.before
+        if change.is_one_sided:
+            when = "before" if change.before is None else "now"
+            change.doubt(f"not measured {when}")
+        elif change.has_both and figures.metric.is_timed and pair.disturbance is not None:
+            change.marked_before = "before" in pair.marks
+            change.marked_after = "now" in pair.marks
+            change.reason = change.disturbance = pair.disturbance
+            change.must_be_judged = limits.on_unjudged == OnFailure.fail
+        elif change.has_both and figures.have_ratio:
             judge_ratio(
                 change,
                 pair,
@@ -413,7 +412,7 @@ def figure_changes(
                 limit,
                 interleaved,
             )
-        else:
+        elif change.has_both:
             judge_range(
                 change,
                 pair,
@@ -433,21 +432,6 @@ def least_change(metric: Metric, limit: Limit, threshold: float) -> float:
     return max(limit.floor or 0.0, threshold)
 
 
-def set_plain_ratio(change: Change) -> None:
-    """Set the ratio of the figures, without an interval."""
-    if change.before and change.after is not None:
-        change.ratio = change.after / change.before
-
-
-def leave_unjudged(change: Change, pair: CellPair, limits: Limits) -> None:
-    """Note why the row of a time has no test and no verdict: a side is marked."""
-    set_plain_ratio(change)
-    change.marked_before = "before" in pair.marks
-    change.marked_after = "now" in pair.marks
-    change.reason = change.disturbance = pair.disturbance
-    change.must_be_judged = limits.on_unjudged == OnFailure.fail
-
-
 def judge_ratio(
     change: Change,
     pair: CellPair,
@@ -458,14 +442,22 @@ def judge_ratio(
     """Add the test of the ratio. The tests of all rows decide together, unless the difference is
     too small to matter."""
     # parts of a sweep that was resumed after an update have different rounds
-    rounds = figures.before.keys() & figures.after.keys()
-    is_paired = interleaved and len(rounds) >= 2
-    test = add_test(
+    is_paired = interleaved and len(figures.before.keys() & figures.after.keys()) >= 2
+    test = test_of(
         change,
         pair,
         figures,
         is_paired,
     )
+    change.test = test
+    change.ratio = test.ratio
+    change.low = test.low
+    change.high = test.high
+    change.p_value = test.p_value
+    # these may be means over compilations, like those of results
+    if test.before is not None and test.after is not None:
+        change.before = test.before
+        change.after = test.after
     difference = (change.after or 0.0) - (change.before or 0.0)
     if limit.least and abs(difference) <= limit.least:
         change.doubt("the difference is too small to matter", Verdict.SAME)
@@ -479,36 +471,25 @@ def judge_ratio(
         change.doubt("a side has only one trial, so the spread is unknown")
 
 
-def add_test(
+def test_of(
     change: Change,
     pair: CellPair,
     figures: Figures,
     is_paired: bool,
 ) -> RatioTest:
-    """Add ratio, interval and p-value, and return the test."""
+    """Return the test of a ratio."""
     by_chance: frozenset[str] = frozenset()
     if change.metric not in SIZES:
         change.kernels = pair.kernels.difference
         by_chance = pair.kernels.by_chance
     run_test = compare_pairs if is_paired else compare
     old, new = (side.compilations for side in pair.sides)
-    compiled = Compilations(old, new, by_chance)
-    test = run_test(
+    return run_test(
         figures.before,
         figures.after,
         change.limit or 0.0,
-        compiled,
+        Compilations(old, new, by_chance),
     )
-    change.test = test
-    change.ratio = test.ratio
-    change.low = test.low
-    change.high = test.high
-    change.p_value = test.p_value
-    # these may be means over compilations, like those of results
-    if test.before is not None:
-        change.before = test.before
-        change.after = test.after
-    return test
 
 
 def judge_range(
@@ -520,49 +501,40 @@ def judge_range(
     """Set the verdict: a change exceeds all trials of the other side by more than `least` and by
     its limit, and is not likely to be a coincidence."""
     factor = 1 + (change.limit or 0.0)
+    metric = figures.metric
+    old = sorted(figures.before.values())
+    new = sorted(figures.after.values())
 
     def exceeds(value: float, other: float) -> bool:
         return value - other > least and value > factor * other
 
-    old = figures.before.values()
-    new = figures.after.values()
-    are_equal = min(old) == min(new) and max(old) == max(new)
-    metric = figures.metric
-    if metric.compare != "ratio":
-        set_plain_ratio(change)
-    every = [*old, *new]
-    if are_equal or not exceeds(max(every), min(every)):
-        change.verdict = Verdict.SAME
-    elif exceeds(min(new), max(old)):
+    if exceeds(new[0], old[-1]):
         change.verdict = Verdict.SLOWER
-    elif exceeds(min(old), max(new)):
+    elif exceeds(old[0], new[-1]):
         change.verdict = Verdict.FASTER
+    elif (old[0], old[-1]) == (new[0], new[-1]) or not exceeds(
+        max(old[-1], new[-1]), min(old[0], new[0])
+    ):
+        change.verdict = Verdict.SAME
     else:
-        text = "{:.15g}".format if metric.compare == "exact" else metric.format
-        then = f"{text(min(old))} to {text(max(old))} before"
-        now = f"{text(min(new))} to {text(max(new))} now"
+        then = f"{metric.format(old[0])} to {metric.format(old[-1])} before"
+        now = f"{metric.format(new[0])} to {metric.format(new[-1])} now"
         change.doubt(f"its trials differ: {then}, {now}")
-    if change.verdict in CHANGED:
-        doubt_range(change, pair, figures)
-
-
-def doubt_range(change: Change, pair: CellPair, figures: Figures) -> None:
-    """Make a change ambiguous that may be a coincidence."""
-    metric = figures.metric
+    if change.verdict not in CHANGED:
+        return
     # autotuning also decides what is fused
     if metric.name == "kernels" and are_tuned(pair.kernels.by_chance):
         change.doubt(pair.kernels.difference)
-    if metric.unit == "s" and 1 in (len(figures.before), len(figures.after)):
+    if metric.unit == "s" and 1 in (len(old), len(new)):
         change.doubt(ONE_TIME)
 
 
 def decide(change: Change, is_significant: bool) -> None:
     """Set the verdict of a tested row; `is_significant`: by the tests of all rows."""
-    if change.ratio is None:
-        return
     floor = change.floor or 0.0
     limit = change.limit or 0.0
-    growth = max(change.ratio, 1 / max(change.ratio, 1e-300)) - 1
+    ratio = change.ratio or 1e-300
+    growth = max(ratio, 1 / ratio) - 1
     change.verdict = change.verdict_by(is_significant, limit)
     if change.verdict in CHANGED:
         if growth <= change.host_noise:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -34,58 +33,45 @@ ROUNDS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parts = parser.add_subparsers(required=True, metavar="mode")
-    mode = parts.add_parser("mode", description=HELP)
-    mode.add_argument(
+    add = parser.add_argument
+    add("what", choices=["mode"], help="recommend a mode")
+    add(
         "words",
         nargs="*",
         metavar="MODEL [OVERRIDE]",
         help="model to measure, as in model=MODEL, and overrides as in a sweep: bs=8"
         " mode=eager,default dtype=float32",
     )
-    options.add_place(mode)
-    mode.add_argument(
+    options.add_place(parser)
+    add(
         "--sweep",
         metavar="ID|NAME|last",
         help=f"{options.WHICH_SWEEP} (default: last; with --model, the sweep with most of its"
         " results)",
     )
-    mode.add_argument("--model", metavar="NAME", help="model of the sweep (default: the only one)")
-    mode.add_argument(
+    add("--model", metavar="NAME", help="model of the sweep (default: the only one)")
+    add(
         "--metric",
         default="latency",
         choices=[*QUANTITIES],
         help="cost of a call (default: latency)",
     )
-    mode.add_argument(
+    add(
         "--memory",
-        type=byte_size,
-        metavar="SIZE",
-        help="limit of peak reserved memory: 4GiB",
+        type=float,
+        metavar="GIB",
+        help="limit of peak reserved memory, in GiB",
     )
-    options.add_format(mode, "json")
-    options.add_out(mode)
+    options.add_format(parser, "json")
+    options.add_out(parser)
     number = options.at_least(1)
-    mode.add_argument(
-        "--bs", type=number, metavar="N", help="batch size (default: the only one of the sweep)"
-    )
-    mode.add_argument(
+    add("--bs", type=number, metavar="N", help="batch size (default: the only one of the sweep)")
+    add(
         "--calls",
         type=number,
         metavar="N",
         help="calls per preparation (default: ignore preparation)",
     )
-
-
-def byte_size(text: str) -> int:
-    """Return the bytes of `512`, `512MiB`, `2G` (binary) or `2GB` (decimal)."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?", text.strip())
-    if not match:
-        raise argparse.ArgumentTypeError(
-            f"expected a size in bytes, got {text!r}. Examples: 512MiB, 2GiB, 1.5GB, 4096"
-        )
-    base = 1000 if match[3] == "B" else 1024
-    return round(float(match[1]) * float(base ** " KMGT".index(match[2] or " ")))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -117,7 +103,10 @@ def advice_from(
 ) -> Advice:
     """Recommend a mode from these rows of a sweep; the last line says when and where they were
     measured."""
-    advice = mode_advice(recommend(rows, Question(args.metric, args.calls, args.memory)))
+    memory_bytes = None
+    if args.memory is not None:
+        memory_bytes = round(args.memory * 2**30)
+    advice = mode_advice(recommend(rows, Question(args.metric, args.calls, memory_bytes)))
     advice.data["sweep"] = sweep.id
     when = f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC, nothing was measured"
     if is_new:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from effbench.cli import options
-from effbench.core.errors import NothingFoundError
+from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.printable import count, one_line
 from effbench.core.settings import db_option
 from effbench.core.table import Column, Table
@@ -13,50 +13,58 @@ from effbench.core.terminal import terminal
 from effbench.store.store import Store
 
 HELP = "Name a sweep as a baseline (set), list the baselines (ls), or remove one (rm)."
+ACTIONS = ("set", "ls", "rm")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="set|ls|rm")
-    put = actions.add_parser(
-        "set", help="name a sweep as a baseline; a name in use moves to this sweep"
+    add = parser.add_argument
+    add(
+        "action",
+        choices=ACTIONS,
+        help="set: name a sweep as a baseline, a name in use moves to this sweep; ls: list all"
+        " baselines with their sweeps; rm: remove a baseline, its sweep stays",
     )
-    put.add_argument("name", help="name of the baseline, such as main")
-    put.add_argument(
+    add("name", nargs="?", metavar="NAME", help="name of the baseline, such as main")
+    add(
         "sweep",
         nargs="?",
         default="last",
         metavar="SWEEP",
-        help="id, name, label or last (default: last)",
+        help="set: id, name, label or last (default: last)",
     )
-    put.add_argument("--note", help="free text, shown by ls")
-    listed = actions.add_parser("ls", help="list all baselines with their sweeps")
-    forget = actions.add_parser("rm", help="remove a baseline; its sweep stays")
-    forget.add_argument("name", metavar="NAME", help="baseline to remove")
-    forget.add_argument(
+    add("--note", help="set: free text, shown by ls")
+    add(
         "--on",
         metavar="HARDWARE",
-        help="full name of the hardware to remove it from (default: all)",
+        help="rm: full name of the hardware to remove it from (default: all)",
     )
-    for action in (put, listed, forget):
-        options.add_db(action)
+    options.add_db(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.action != "ls" and args.name is None:
+        raise UsageError(f"baseline {args.action}: name the baseline, such as main")
     # fail without a database: opening to write would create one
-    with Store.open(args.db, mode="read"):
-        pass
-    with Store.open(args.db, mode="read" if args.action == "ls" else "write") as store:
-        return {"set": put, "ls": listed, "rm": forget}[args.action](store, args)
+    with Store.open(args.db, mode="read") as store:
+        if args.action == "ls":
+            print_baselines(store)
+            return 0
+    with Store.open(args.db, mode="write") as store:
+        if args.action == "set":
+            set_baseline(store, args)
+        else:
+            remove_baseline(store, args)
+    return 0
 
 
-def put(store: Store, args: argparse.Namespace) -> int:
+def set_baseline(store: Store, args: argparse.Namespace) -> None:
     sweep = store.find_sweep(args.sweep)
-    before = {
-        known.hardware: known.sweep_id for known in store.baselines() if known.name == args.name
-    }
+    before = {}
+    for known in store.baselines():
+        if known.name == args.name and known.sweep_id != sweep.id:
+            before[known.hardware] = f" (was {known.sweep_id})"
     for hardware in store.set_baseline(args.name, sweep.id, args.note):
-        old = before.get(hardware, sweep.id)
-        moved = f" (was {old})" if old != sweep.id else ""
+        moved = before.get(hardware, "")
         print(one_line(f"baseline {args.name} on {hardware}: sweep {sweep.id}{moved}"))
     counts = [
         f"{number} {status}" for status, number in sorted(sweep.statuses.items()) if status != "ok"
@@ -75,36 +83,33 @@ def put(store: Store, args: argparse.Namespace) -> int:
             f"note: {marked} of {count(len(results), 'result')} marked (host disturbed): their"
             " times are not guarded; measure again when the machine is quiet"
         )
-    return 0
 
 
-def listed(store: Store, args: argparse.Namespace) -> int:
+def print_baselines(store: Store) -> None:
     rows = []
     for baseline in store.baselines():
         name = f" ({baseline.sweep_name})" if baseline.sweep_name else ""
-        rows.append({**vars(baseline), "sweep": f"{baseline.sweep_id}{name}"})
+        began = "gone"
+        if baseline.started_at is not None:
+            began = f"{baseline.started_at:%Y-%m-%d %H:%M}"
+        row = (
+            baseline.name,
+            baseline.hardware,
+            f"{baseline.sweep_id}{name}",
+            baseline.label,
+            began,
+            f"{baseline.set_at:%Y-%m-%d %H:%M}",
+            baseline.note,
+        )
+        rows.append(row)
     if not rows:
         how = f"effbench baseline set main last{db_option(store.name)}"
         raise NothingFoundError(f"{store.name} has no baseline; `{how}` sets one")
-    columns = [
-        *map(Column, ("name", "hardware", "sweep", "label")),
-        Column(
-            "started_at",
-            "sweep began (UTC)",
-            format=lambda time: f"{time:%Y-%m-%d %H:%M}" if time else "gone",
-        ),
-        Column("set_at", "set (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}"),
-        Column("note"),
-    ]
-    terminal().print_table(Table(columns, rows))
-    return 0
+    headings = ("name", "hardware", "sweep", "label", "sweep began (UTC)", "set (UTC)", "note")
+    terminal().print_table(Table.of([*map(Column, headings)], rows))
 
 
-def forget(store: Store, args: argparse.Namespace) -> int:
+def remove_baseline(store: Store, args: argparse.Namespace) -> None:
     for removed in store.remove_baseline(args.name, args.on):
-        print(
-            one_line(
-                f"removed baseline {removed.name} on {removed.hardware} (sweep {removed.sweep_id})"
-            )
-        )
-    return 0
+        place = f"{removed.hardware} (sweep {removed.sweep_id})"
+        print(one_line(f"removed baseline {removed.name} on {place}"))

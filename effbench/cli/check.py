@@ -6,13 +6,13 @@ import argparse
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from dataclasses import replace
 
 from effbench.analysis.compare import Compared, compare_sweeps, one_baseline
 from effbench.analysis.matching import DISTURBED, Location, machine_names
 from effbench.analysis.verdicts import FAILING, NOT_JUDGED, Verdict, counted
 from effbench.cli import options
-from effbench.cli.compare import add_choice, limits_for, selection_of, write
+from effbench.cli.compare import add_choice, limits_for, write
 from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError
 from effbench.core.printable import count, one_line
 from effbench.core.settings import DEFAULT_DB
@@ -53,100 +53,92 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.rounds and not args.confirm:
         raise UsageError("--rounds needs --confirm")
-    check = Check(args)
+    with Store.open(args.db, mode="read") as store:
+        sweep = store.find_sweep(args.sweep)
+        baseline = baseline_of(
+            store,
+            args.baseline,
+            sweep,
+            args.on,
+            any_hardware="hardware" in args.across,
+        )
+        before = store.find_sweep(baseline.sweep_id)
+        compared = compare_sweeps(store, before, sweep, limits_for(args), args.across, args.on)
+        machines = machine_names(map(Location.of, store.environments_of(sweep.id)))
+        database = store.name  # without a password, because output ends up in logs
+    for machine, text in machines.items():
+        if machine not in compared.after.machines:
+            compared.unchecked.append(text)
+    again = words_of(args, sweep, database)
+    rerun_id = None
     if args.confirm:
-        check.confirm()
-    compared = check.compared
-    report(check, args)
+        rerun_id = confirm_rows(compared, before, sweep, again, args)
+    document = CheckDocument(
+        compared,
+        args.all,
+        baseline=args.baseline,
+        line=verdict_line(compared, args.baseline),
+        again=shlex.join(["effbench", *again]),
+    )
+    if args.confirm and rerun_id is None:
+        document = replace(document, again=None)
+    report(document, args)
     if compared.interrupted:
-        again = f" (sweep {check.rerun_id})" if check.rerun_id else ""
-        print(f"effbench: interrupted while confirming{again}", file=sys.stderr)
+        which = f" (sweep {rerun_id})" if rerun_id else ""
+        print(f"effbench: interrupted while confirming{which}", file=sys.stderr)
         return INTERRUPTED
     if compared.failing:
         return 1
     return 0 if compared.judged else NothingFoundError.exit_code
 
 
-class Check:
-    """The comparison of a sweep with its baseline."""
+def confirm_rows(
+    compared: Compared,
+    before: SweepInfo,
+    sweep: SweepInfo,
+    words: list[str],
+    args: argparse.Namespace,
+) -> str | None:
+    """Run the cells again that are slower, ambiguous or marked; see `confirm`."""
+    from effbench.analysis.confirm import Confirmation, confirm  # slow to import
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        """Compare the sweep with its baseline. Raises EffbenchError."""
-        self.args = args
-        #: The sweep in which `confirm` ran cells again.
-        self.rerun_id: str | None = None
-        limits, selection = limits_for(args), selection_of(args)
-        with Store.open(args.db, mode="read") as store:
-            self.sweep = store.find_sweep(args.sweep)
-            any_hardware = "hardware" in selection.across
-            baseline = baseline_of(store, args.baseline, self.sweep, args.on, any_hardware)
-            self.before = store.find_sweep(baseline.sweep_id)
-            self.compared = compare_sweeps(store, self.before, self.sweep, limits, selection)
-            machines = machine_names(map(Location.of, store.environments_of(self.sweep.id)))
-            #: Without a password, because output ends up in logs.
-            self.database = store.name
-        compared = self.compared.after.machines
-        self.compared.unchecked = [
-            text for machine, text in machines.items() if machine not in compared
-        ]
+    request = Confirmation(
+        compared,
+        before,
+        sweep,
+        args.db,
+        words,
+        args.rounds or MOST_PAIRS,
+        quiet=args.format != "table" and not args.out,
+    )
+    return confirm(request)
 
-    @property
-    def words(self) -> list[str]:
-        """The words of the command that confirms the check."""
-        return ["check", "--baseline", self.args.baseline, "--sweep", self.sweep.id, "--confirm"]
 
-    def confirm(self) -> None:
-        """Run the cells again that are slower, ambiguous or marked."""
-        from effbench.analysis.confirm import Confirmation, confirm  # slow to import
-
-        args = self.args
-        request = Confirmation(
-            self.compared,
-            self.before,
-            self.sweep,
-            args.db,
-            self.words,
-            args.rounds or MOST_PAIRS,
-            quiet=args.format != "table" and not args.out,
-        )
-        self.rerun_id = confirm(request)
-
-    def document(self) -> CheckDocument:
-        again = None
-        if not self.args.confirm or self.rerun_id is not None:
-            again = self.command(self.words)
-        return CheckDocument(
-            self.compared,
-            self.args.all,
-            baseline=self.args.baseline,
-            line=verdict_line(self.compared, self.args.baseline),
-            again=again,
-        )
-
-    def command(self, words: Sequence[str]) -> str:
-        """Return a command with the given options that decide what is compared and which changes
-        count."""
-        words = ["effbench", *words]
-        for name in ("on", "across", "config"):
-            value = getattr(self.args, name)
-            if value:
-                words += [f"--{name}", value]
-        for setting in self.args.settings:
-            words += ["--set", setting]
-        for name in self.args.metric or ():
-            words += ["--metric", name]
-        if self.database != DEFAULT_DB:
-            words += ["--db", self.database]
-        return shlex.join(words)
+def words_of(args: argparse.Namespace, sweep: SweepInfo, database: str) -> list[str]:
+    """Return the words of the command that confirms the check, with the given options that decide
+    what is compared and which changes count."""
+    words = ["check", "--baseline", args.baseline, "--sweep", sweep.id, "--confirm"]
+    given = [
+        ("on", args.on),
+        ("across", ",".join(args.across)),
+        ("config", args.config),
+        *(("set", setting) for setting in args.settings),
+        *(("metric", name) for name in args.metric or ()),
+    ]
+    if database != DEFAULT_DB:
+        given.append(("db", database))
+    for name, value in given:
+        if value:
+            words += [f"--{name}", value]
+    return words
 
 
 # --- output ---
 
 
-def report(check: Check, args: argparse.Namespace) -> None:
+def report(document: CheckDocument, args: argparse.Namespace) -> None:
     """Write standard output, and the file of --junit even if the one of --out cannot be written.
     Raises UsageError."""
-    document = check.document()
     lines = []
     # the log of a CI job needs the verdict, too, and rows of CSV do not contain it
     if args.out or args.format == "csv":

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from effbench.claims.definition import name_of
 from effbench.cli import options
-from effbench.core.errors import NothingFoundError
 from effbench.core.settings import DEFAULT_DB
 from effbench.core.table import Table
 from effbench.render.claims import claims_table, entries
@@ -32,20 +30,11 @@ REFERENCE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_format(parser, "markdown", "json")
-    parser.add_argument(
-        "--experiment",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="list only the claims of this experiment (a name or a file); may be repeated",
-    )
     options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     records = entries(stored_verdicts(args.db))
-    if args.experiment:
-        records = only_of(records, args.experiment)
     table = claims_table(records)
     if args.format == "table":
         print_claims(table, records, args)
@@ -61,19 +50,6 @@ def stored_verdicts(db: str) -> list[dict[str, Any]]:
         return []
     with Store.open(db, mode="read") as store:
         return store.verdicts()
-
-
-def only_of(records: Iterable[dict[str, Any]], experiments: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the records of these experiments (names or files). Raises NothingFoundError without
-    any."""
-    names = {name_of(Path(experiment)) for experiment in experiments}
-    selected = [record for record in records if record["experiment"] in names]
-    if not selected:
-        raise NothingFoundError(
-            f"no claim of {', '.join(experiments)} has a verdict; `effbench reproduce` a"
-            " file of your own first"
-        )
-    return selected
 
 
 def print_claims(table: Table, records: Sequence[dict[str, Any]], args: argparse.Namespace) -> None:

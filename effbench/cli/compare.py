@@ -5,14 +5,8 @@ from __future__ import annotations
 
 import argparse
 
-from effbench.analysis.compare import (
-    CellSelection,
-    Compared,
-    compare_parts,
-    compare_sweeps,
-    find,
-)
-from effbench.analysis.limits import Limits, check_metric, read
+from effbench.analysis.compare import Compared, compare_parts, compare_sweeps, find
+from effbench.analysis.limits import COMPARED, Limits, read
 from effbench.analysis.matching import ACROSS, BY_ENVIRONMENT
 from effbench.cli import options
 from effbench.core.errors import NothingFoundError, UsageError
@@ -56,6 +50,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     add(
         "--metric",
         action="append",
+        choices=COMPARED,
         metavar="NAME",
         help="compare only this metric; may be repeated (default: all in --config)",
     )
@@ -66,7 +61,8 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--across",
-        default="",
+        type=differing_names,
+        default=(),
         metavar="NAMES",
         help=f"compare even if these differ, separated by commas: {', '.join(ACROSS)}",
     )
@@ -107,50 +103,41 @@ def write(document: comparison.Document, args: argparse.Namespace) -> None:
 def compare(store: Store, args: argparse.Namespace) -> Compared:
     """Return the comparison that the arguments request. Raises UsageError, ConfigError,
     NothingFoundError."""
-    limits, selection = limits_for(args), selection_of(args)
-    if args.by and len(args.sweeps) != 1:
-        raise UsageError(
-            f"compare --by compares two parts of one sweep; name one sweep, not {len(args.sweeps)}"
-        )
-    if args.by and args.across:
-        raise UsageError(
-            "--across needs two sweeps; omit it: with --by, the two parts differ only in --by"
-        )
+    limits = limits_for(args)
+    before, *rest = args.sweeps
     if args.values and not args.by:
         raise UsageError("--values needs --by; add --by NAME or omit --values")
+    if args.by and (rest or args.across):
+        raise UsageError(
+            "compare --by compares two parts of one sweep, which differ only in --by; name one"
+            " sweep, and omit --across"
+        )
     if args.by:
-        sweep = find(store, args.sweeps[0], args.on, args.sweeps[0])
-        return compare_parts(store, sweep, args.by, limits, args.values or (), selection)
-    if len(args.sweeps) != 2:
+        sweep = find(store, before, args.on)
+        return compare_parts(store, sweep, args.by, limits, args.values or (), args.on)
+    if len(rest) != 1:
         raise UsageError(
             "compare takes two sweeps, before and after, or one with --by; effbench ls lists the"
             " sweeps"
         )
-    before, after = args.sweeps
-    old, new = find(store, before, args.on, after), find(store, after, args.on, before)
-    return compare_sweeps(store, old, new, limits, selection)
-
-
-def selection_of(args: argparse.Namespace) -> CellSelection:
-    return CellSelection(differing_names(args.across), args.on)
+    old, new = (find(store, reference, args.on) for reference in args.sweeps)
+    return compare_sweeps(store, old, new, limits, args.across, args.on)
 
 
 def limits_for(args: argparse.Namespace) -> Limits:
     """Return the limits of the configuration, overridden by the options."""
     limits = read(args.config, args.settings)
     if args.metric:
-        limits.metrics = [check_metric(name) for name in dict.fromkeys(args.metric)]
+        limits.metrics = list(dict.fromkeys(args.metric))
     return limits
 
 
 def differing_names(text: str) -> tuple[str, ...]:
-    """Return the comma-separated words of --across. Raises UsageError for one that is not in
-    ACROSS."""
-    words = tuple(word.strip() for word in text.split(",") if word.strip())
-    allowed = ", ".join(ACROSS)
-    if text and not words:
-        raise UsageError(f"--across: no name given; choose from {allowed}")
+    """Return the comma-separated words of --across."""
+    words = tuple(word.strip() for word in text.split(","))
     for word in words:
         if word not in ACROSS:
-            raise UsageError(f"--across: unknown name {word}; choose from {allowed}")
+            raise argparse.ArgumentTypeError(
+                f"unknown name {word!r}; choose from {', '.join(ACROSS)}"
+            )
     return words

@@ -4,9 +4,10 @@ in turn."""
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from effbench.core import outputs
 from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError
 from effbench.core.metrics import METRICS, ratio_text
 from effbench.core.settings import db_option
-from effbench.core.table import Column, Record, Table, as_json
+from effbench.core.table import Column, Table, as_json
 from effbench.core.terminal import escape
 from effbench.stats.significance import MOST_PAIRS
 from effbench.store.secrets import masked_url
@@ -66,22 +67,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.out and args.out != options.STDOUT:  # measuring takes minutes
+    if not options.is_stdout(args.out):  # measuring takes minutes
         outputs.refuse_database(Path(args.out))
     outcome, answers = measure(args, side_of(args.first), side_of(args.second))
     report(answers, outcome, args)
-    return exit_code(answers, outcome, args)
-
-
-def exit_code(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Namespace) -> int:
     if outcome.state != "completed":
         print(f"effbench: interrupted (sweep {outcome.sweep_id})", file=sys.stderr)
         return INTERRUPTED
     trials = [trial for answer in answers for trial in answer.duets.trials]
-    if any(trial.status.is_failure for trial in trials):
-        return 1
-    limit = args.fail_above
-    if limit is not None and any(answer.is_slower(limit / 100) for answer in answers):
+    has_failed = any(trial.status.is_failure for trial in trials)
+    limit = math.inf if args.fail_above is None else args.fail_above / 100
+    if has_failed or any(answer.is_slower(limit) for answer in answers):
         return 1
     return 0 if all(answer.tests for answer in answers) else NothingFoundError.exit_code
 
@@ -163,10 +159,9 @@ def paired(first: Sequence[CellRun | None], second: Sequence[CellRun | None]) ->
             raise UsageError(
                 "duet: A and B are the same cell under the same interpreter; change one of them"
             )
-        pair = RunPair(old, new)
         if old.cell != new.cell:
-            pair = RunPair(replace(old, partner=new.cell), replace(new, partner=old.cell))
-        pairs.append(pair)
+            old, new = replace(old, partner=new.cell), replace(new, partner=old.cell)
+        pairs.append(RunPair(old, new))
     if not pairs:
         raise UsageError("duet: no cell is left on both sides; remove or narrow exclude")
     return pairs
@@ -181,17 +176,16 @@ def answers_of(
     from effbench.run.duets import Duets
     from effbench.store.store import Store
 
+    recorded = {}
     with Store.open(outcome.db, mode="read") as store:
-        recorded = {
-            interpreter: store.history(outcome.sweep_id, environment_id)
-            for interpreter, environment_id in outcome.environments.items()
-        }
+        for interpreter, environment_id in outcome.environments.items():
+            recorded[interpreter] = store.history(outcome.sweep_id, environment_id)
     names = cell_names(pair.first.cell for pair in pairs)
     answers = []
     for pair in pairs:
-        before, after = [
+        before, after = (
             recorded[run.interpreter].get(run.cell.key, []) for run in (pair.first, pair.second)
-        ]
+        )
         cell = names[pair.first.cell.key]
         answers.append(DuetAnswer(cell, first, second, Duets(before, after)))
     return answers
@@ -212,14 +206,12 @@ def report(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Names
         }
         options.write(as_json(document), args)
         return
-    sentences = [answer.sentence for answer in answers]
-    if len(answers) > 1:
-        sentences = [f"{answer.cell}: {answer.sentence}" for answer in answers]
     notes.append(f"sweep {outcome.sweep_id}{db_option(masked_url(outcome.db))}")
     table = table_of(answers)
     with options.console(args) as console:
-        for line in sentences:
-            console.print_line(escape(line), "bold")
+        for answer in answers:
+            cell = f"{answer.cell}: " if len(answers) > 1 else ""
+            console.print_line(escape(cell + answer.sentence), "bold")
         if table.rows:
             console.print_table(table)
         for note in notes:
@@ -228,59 +220,48 @@ def report(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Names
 
 def record_of(answer: DuetAnswer) -> dict[str, Any]:
     """Return an answer as plain data; times are in ms per call, ratios are B ÷ A."""
+    figures = []
+    for metric, test in answer.tests.items():
+        figure = {
+            "quantity": metric.removesuffix("_ms"),
+            "metric": metric,
+            "a": test.before,
+            "b": test.after,
+            "ratio": test.ratio,
+            "ci_low": test.low,
+            "ci_high": test.high,
+            "marked": answer.is_marked,
+        }
+        figures.append(figure)
     return {
         "cell": answer.cell,
         "sentence": answer.sentence,
         "a": answer.first,
         "b": answer.second,
         "duets": len(answer.duets.counted),
-        "figures": figures_of(answer),
+        "figures": figures,
     }
-
-
-def figures_of(answer: DuetAnswer) -> list[Record]:
-    """Return a record for each compared time."""
-    figures: list[Record] = []
-    for metric, test in answer.tests.items():
-        figures.append(
-            {
-                "quantity": metric.removesuffix("_ms"),
-                "metric": metric,
-                "a": test.before,
-                "b": test.after,
-                "ratio": test.ratio,
-                "ci_low": test.low,
-                "ci_high": test.high,
-                "marked": answer.is_marked,
-            }
-        )
-    return figures
 
 
 def table_of(answers: Sequence[DuetAnswer]) -> Table:
     """Return the figures of both sides. A `~` marks those of a disturbed host."""
-
-    def time_of(side: str) -> Callable[[Record], str]:
-        return lambda row: mark(row) + METRICS[row["metric"]].format(row[side])
-
     columns = [
         Column("cell"),
         Column("quantity"),
-        Column("a", answers[0].first, numeric=True, value=time_of("a")),
-        Column("b", answers[0].second, numeric=True, value=time_of("b")),
-        Column("ratio", "B ÷ A", numeric=True, value=ratio_of),
+        Column("a", answers[0].first, numeric=True),
+        Column("b", answers[0].second, numeric=True),
+        Column("ratio", "B ÷ A", numeric=True),
     ]
-    if len(answers) == 1:
-        del columns[0]
     rows = []
     for answer in answers:
-        rows += [{"cell": answer.cell, **figures} for figures in figures_of(answer)]
-    return Table(columns, rows)
-
-
-def ratio_of(row: Record) -> str:
-    return mark(row) + ratio_text(row["ratio"], row["ci_low"], row["ci_high"])
-
-
-def mark(row: Record) -> str:
-    return "~" if row["marked"] else ""
+        mark = "~" if answer.is_marked else ""
+        for metric, test in answer.tests.items():
+            row = (
+                answer.cell,
+                metric.removesuffix("_ms"),
+                mark + METRICS[metric].format(test.before),
+                mark + METRICS[metric].format(test.after),
+                mark + ratio_text(test.ratio, test.low, test.high),
+            )
+            rows.append(row)
+    return Table.of(columns, rows)

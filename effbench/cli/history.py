@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--metric",
         action="append",
-        type=judged_name,
+        choices=JUDGED,
         metavar="NAME",
         help=f"metric to judge; may be repeated (default: {', '.join(DEFAULT_METRICS)})",
     )
@@ -39,12 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_format(parser, *FORMATS)
     options.add_out(parser)
-
-
-def judged_name(text: str) -> str:
-    if text not in JUDGED:
-        raise argparse.ArgumentTypeError(f"{text} has no history; allowed are {', '.join(JUDGED)}")
-    return text
 
 
 def run(args: argparse.Namespace) -> int:

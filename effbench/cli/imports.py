@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from effbench.cli import options
@@ -39,53 +39,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@dataclass
-class Imported:
-    """What has arrived from all sources."""
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    sweep_ids: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-
-
 def run(args: argparse.Namespace) -> int:
-    imported = Imported()
+    outcomes: Counter[str] = Counter()
+    sweep_ids: list[str] = []
+    errors: list[str] = []
     for path in args.sources:
         try:
-            take(path, args, imported)
+            for arrival in take(path, args):
+                show(arrival)
+                sweep_ids.append(arrival.sweep_id)
+                outcomes[arrival.outcome] += 1
+                if arrival.reason:
+                    errors.append(arrival.reason)
         except (StoreError, NothingFoundError) as error:
             if len(args.sources) == 1:
                 raise
-            imported.errors.append(str(error))  # the other sources can still be imported
-    if imported.errors:
-        raise StoreError("\n".join(imported.errors))
-    counts = ", ".join(f"{number} {outcome}" for outcome, number in imported.outcomes.items())
+            errors.append(str(error))  # the other sources can still be imported
+    if errors:
+        raise StoreError("\n".join(errors))
+    counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
     database = connect.describe(connect.parse_url(args.db))
-    print(f"{count(imported.outcomes.total(), 'sweep')}: {counts} · database {database}")
+    print(f"{count(outcomes.total(), 'sweep')}: {counts} · database {database}")
     if args.join is not None:
-        join(args.db, imported.sweep_ids, args.join)
+        join(args.db, sweep_ids, args.join)
     return 0
 
 
-def take(path: str, args: argparse.Namespace, imported: Imported) -> None:
-    """Import the sweeps of a source that the command line names. Raises StoreError if it cannot be
-    read, NothingFoundError if it lacks one of them."""
+def take(path: str, args: argparse.Namespace) -> Iterator[Arrival]:
+    """Import the sweeps of a source that the command line names, and yield what has become of each.
+    Raises StoreError if it cannot be read, NothingFoundError if it lacks one of them."""
     from effbench.store.source import opened
     from effbench.store.transfer import copy
 
-    references = args.sweep or []
+    references = args.sweep
     if not references and args.join is not None:
         references = ["last"]
     with connect.existing(f"{path}: no such file"), opened(path) as source:
         # an unknown sweep must fail before the database is created
         ids = source.sweep_ids(references)
-        imported.sweep_ids += ids
         with Store.open(args.db, mode="write", bulk=True) as store:
-            for arrival in copy(source, store, ids):
-                imported.outcomes[arrival.outcome] += 1
-                if arrival.reason:
-                    imported.errors.append(arrival.reason)
-                show(arrival)
+            yield from copy(source, store, ids)
 
 
 def join(db: str, sweep_ids: list[str], name: str) -> None:

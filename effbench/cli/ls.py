@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from effbench.cli import options
 from effbench.core.cell import Result, Status
 from effbench.core.errors import UsageError
 from effbench.core.labels import cell_names, grouped, row_names
 from effbench.core.printable import count
-from effbench.core.table import Column, Record, Table
+from effbench.core.table import Column, Table
 from effbench.core.terminal import escape, terminal
 from effbench.render.tables import rows_of, unmeasured
 from effbench.store.store import Store
@@ -56,11 +57,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def print_table(rows: Sequence[Record]) -> None:
-    """Print rows with the same keys, which are the headings; without a baseline, that column is
-    omitted."""
-    columns = [Column(name, optional=name == "baseline") for name in rows[0]]
-    terminal().print_table(Table(columns, rows))
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    terminal().print_table(Table.of([*map(Column, headings)], rows))
 
 
 def print_sweeps(store: Store) -> None:
@@ -84,7 +82,9 @@ def print_sweeps(store: Store) -> None:
                 "label": sweep.label,
             }
         )
-    print_table(rows)
+    # without a baseline, that column is omitted
+    columns = [Column(name, optional=name == "baseline") for name in rows[0]]
+    terminal().print_table(Table(columns, rows))
 
 
 def print_cells(store: Store, sweep: SweepInfo) -> None:
@@ -93,34 +93,34 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
     planned = store.planned(sweep.id)
     rows = []
     for result, name in zip(results, row_names(results), strict=True):
-        rows.append([result.cell_key[:12], name, result.device, result.status, result.trials])
+        status = str(result.status)
+        rows.append((result.cell_key[:12], name, result.device, status, result.trials))
     names = cell_names(planned)
     missing = set(unmeasured(store, sweep, results))
     for cell in planned:
         if cell.key in missing:
-            rows.append([cell.key[:12], names[cell.key], cell.device, "not run yet", 0])
-    columns = [*map(Column, ("cell key", "cell", "device", "status", "trials"))]
-    terminal().print_table(Table.of(columns, rows))
+            rows.append((cell.key[:12], names[cell.key], cell.device, "not run yet", 0))
+    print_table(("cell key", "cell", "device", "status", "trials"), rows)
 
 
 def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     """Print a table of the results that are not ok; with `traceback` each reason followed by its
     traceback."""
     results = rows_of(store, sweep)
-    failed = {}
-    for name, result in zip(row_names(results), results, strict=True):
-        if result.status is not Status.OK:
-            failed[name] = result
+    names = row_names(results)
+    failed = {
+        name: result
+        for name, result in zip(names, results, strict=True)
+        if result.status is not Status.OK
+    }
     if not failed:
         text = f"no failures in sweep {sweep.id}: {count(len(results), 'cell')} ok"
         terminal().print(text, highlight=False)
     elif traceback:
         print_tracebacks(store, sweep, failed)
     else:
-        rows = []
-        for name, result in failed.items():
-            rows.append({"status": result.status, "cell": name, "reason": result.reason})
-        print_table(rows)
+        rows = [(result.status, name, result.reason) for name, result in failed.items()]
+        print_table(("status", "cell", "reason"), rows)
 
 
 def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Result]) -> None:

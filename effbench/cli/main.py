@@ -119,18 +119,14 @@ def print_error(text: str) -> None:
 def is_unread(stream: TextIO, number: int | None) -> bool:
     """Return whether writing to this output fails with the error `number` because nobody reads it
     any more: EPIPE if the reader has exited, such as `head`, EIO if the terminal was closed."""
-    if number not in (errno.EPIPE, errno.EIO):
-        return False
+    poll = select.poll()
     try:
-        descriptor = stream.fileno()
+        poll.register(stream, 0)
+        expected = errno.EIO if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode) else errno.EPIPE
     except (OSError, ValueError):  # a stream in memory, or a closed one
         return False
-    is_terminal = stat.S_ISCHR(os.fstat(descriptor).st_mode)
-    if is_terminal != (number == errno.EIO):
-        return False
-    poll = select.poll()
-    poll.register(descriptor, 0)
-    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    is_broken = any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    return is_broken and number == expected
 
 
 def discard(streams: Iterable[TextIO]) -> None:
@@ -143,11 +139,7 @@ def discard(streams: Iterable[TextIO]) -> None:
 
 def failed_access(error: OSError) -> str:
     """Return a message about a file or connection that cannot be read or written."""
-    what = error.filename
-    if what is None and error.errno == errno.ENOSPC:
-        return f"the output cannot be written: {error.strerror}"
-    if not isinstance(what, str):
-        what = f"a file or connection (in {place_of(error)})"
+    what = error.filename or f"a file or connection (in {place_of(error)})"
     reason = error.strerror or one_line(error, 300) or type(error).__name__
     return f"cannot read or write {what}: {reason}\nEFFBENCH_DEBUG=1 shows the traceback"
 
@@ -163,10 +155,13 @@ def unexpected(error: Exception) -> str:
 
 def place_of(error: Exception) -> str:
     """Return the innermost line of effbench's code that the error went through."""
-    package = Path(__file__).parents[1]
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_relative_to(package)]
-    return f"effbench/{Path(own[-1].filename).relative_to(package)}:{own[-1].lineno}"
+    root = Path(__file__).parents[2]
+    places = []
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = Path(frame.filename)
+        if path.is_relative_to(root / "effbench"):
+            places.append(f"{path.relative_to(root)}:{frame.lineno}")
+    return places[-1]
 
 
 def is_bare_word(argument: str) -> bool:
@@ -188,7 +183,8 @@ def run_command(name: str, words: list[str]) -> int:
     more = "effbench --help lists all commands; docs/reference/commands.md explains them."
     parser = Parser(prog=f"effbench {name}", description=module.HELP, epilog=more)
     module.add_arguments(parser)
-    code: int = module.run(parser.parse_args(words))
+    # also options between positional arguments: `reproduce O10 --db o.db bs=1`
+    code: int = module.run(parser.parse_intermixed_args(words))
     return code
 
 
@@ -204,11 +200,6 @@ def run_sweep(argv: list[str]) -> int:
         outcome = hydra_sweep(argv, server=server)
     if outcome is None:  # --cfg or --info
         return 0
-    from effbench.cli import show
+    from effbench.cli.show import end_of_sweep
 
-    try:
-        return show.end_of_sweep(outcome)
-    except KeyboardInterrupt:  # a second one, before the command that resumes was printed
-        if outcome.state != "interrupted":
-            raise
-        raise KeyboardInterrupt(show.how_to_resume(outcome)) from None
+    return end_of_sweep(outcome)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, NoReturn
 
 from effbench.core import outputs
 from effbench.core.errors import UsageError
@@ -21,27 +21,10 @@ WHICH_SWEEP = "sweep: an id or its unique start, a name, a label that only one s
 
 
 class Parser(argparse.ArgumentParser):
-    """Accept options between positional arguments: argparse alone rejects the `bs=1` in `O10 --db
-    o.db bs=1`."""
-
-    _is_intermixed = False
-
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        # subparsers do it themselves; and argparse calls this method again from within the
-        # intermixed call
-        if self._subparsers is not None or self._is_intermixed:
-            return super().parse_known_args(args, namespace)
-        self._is_intermixed = True
-        try:
-            return self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._is_intermixed = False
+    """A parser whose errors are those of effbench."""
 
     def error(self, message: str) -> NoReturn:
-        # "advise" for `effbench advise mode`
-        name = self.prog.removeprefix("effbench ").split()[0]
+        name = self.prog.removeprefix("effbench ")
         raise UsageError(f"{name}: {message}; see effbench {name} --help")
 
 
@@ -49,7 +32,7 @@ def at_least(least: int) -> Callable[[str], int]:
     """Return the type of an option that takes a whole number."""
 
     def number(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < least:
+        if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(
                 f"expected a whole number of at least {least}, got {text!r}"
             )

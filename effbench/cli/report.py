@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 
 from effbench.cli import options
@@ -27,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    began = time.perf_counter()
     from effbench.render import data  # all slow
     from effbench.render.claims import entries
     from effbench.render.site.build import write_site
@@ -41,10 +39,9 @@ def run(args: argparse.Namespace) -> int:
         written = write_site(content, out)
     except OSError as error:
         raise StoreError(f"cannot write the report to {out}: {error.strerror or error}") from error
-    size, seconds = written.size() / 2**20, time.perf_counter() - began
+    size = written.size() / 2**20
     print(
-        f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, {seconds:.1f} s):"
-        " open it in a browser"
+        f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB): open it in a browser"
     )
     if content.omitted:
         omitted = count(content.omitted, "older sweep")

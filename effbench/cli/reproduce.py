@@ -12,7 +12,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from effbench.claims.definition import (
-    Experiment,
     find,
     name_of,
     question_of,
@@ -21,7 +20,7 @@ from effbench.claims.definition import (
 )
 from effbench.claims.judge import Judgement
 from effbench.cli import options
-from effbench.core.errors import ConfigError, UsageError, suggest
+from effbench.core.errors import ConfigError, UsageError
 from effbench.core.labels import grouped
 from effbench.core.settings import Config
 from effbench.core.table import TONES as STYLES
@@ -59,11 +58,7 @@ def run(args: argparse.Namespace) -> int:
     names = [word for word in args.words if "=" not in word]
     overrides = [word for word in args.words if "=" in word]
     if names:
-        from effbench.config.overrides import read  # slow
-
-        line = read(overrides)
-        check_settings(line)
-        reproduce(args, find(names), line)
+        reproduce(args, names, overrides)
         return 0
     if overrides or args.fresh:
         raise UsageError(
@@ -73,15 +68,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def reproduce(
-    args: argparse.Namespace, experiments: Sequence[Experiment], line: CommandLine
-) -> None:
+def reproduce(args: argparse.Namespace, names: Sequence[str], words: Sequence[str]) -> None:
     """Run the experiments and print the verdicts. Raises UsageError if a claim or an experiment has
     a mistake, after the others have run."""
     from effbench.claims.run import Reproduction
+    from effbench.config.overrides import read  # slow
     from effbench.run.client import ForkServer
     from effbench.run.probe import describe_machine
 
+    line = read(words)
+    check_settings(line)
+    experiments = find(names)
     console = terminal()
     settings = {word.key: word.value for word in line.words}
     db = settings.get("db", args.db)
@@ -96,9 +93,6 @@ def reproduce(
             try:
                 done.execute()
             except UsageError as error:  # the other experiments can still run
-                if len(experiments) == 1:
-                    raise
-                console.print_line(f"[red]not run[/]: {escape(str(error))}")
                 mistakes.append(f"{experiment.name}: {error}")
                 continue
             show(console, done)
@@ -108,17 +102,16 @@ def reproduce(
         texts = [f"{number} {verdict}" for verdict, number in counts.most_common()]
         console.print_line(escape(", ".join(texts)))
     if mistakes:
-        raise UsageError("\n".join(mistakes[:2]))  # the output above has the others
+        raise UsageError("\n".join(mistakes))
 
 
 def check_settings(line: CommandLine) -> None:
     """Raise ConfigError for unknown settings; Hydra checks them only if there is a sweep."""
     known = [setting.name for setting in fields(Config) if setting.name not in REFUSED]
-    for name in [word.section for word in line.words]:
-        if name not in (*known, "hydra"):
+    for word in line.words:
+        if word.section not in (*known, "hydra"):
             raise ConfigError(
-                f"reproduce takes no setting {name!r}{suggest(name, known)}; it takes"
-                f" {', '.join(known)}"
+                f"reproduce takes no setting {word.section!r}; it takes {', '.join(known)}"
             )
 
 
@@ -132,22 +125,20 @@ def list_experiments(console: Console) -> None:
     ]
     claims = grouped(shipped_verdicts(), lambda record: record["experiment"])
     rows = []
+    total_s = 0
     for path in shipped_files():
         text = path.read_text(encoding="utf-8")
-        seconds = re.search(r"^GPU_SECONDS = (\d+)$", text, re.M)
         name = name_of(path)
-        rows.append(
-            (
-                name,
-                question_of(ast.get_docstring(ast.parse(text))),
-                ", ".join(record["claim"] for record in claims.get(name, ())),
-                seconds[1] if seconds else "0",
-            )
-        )
+        seconds = re.search(r"^GPU_SECONDS = (\d+)$", text, re.M)
+        spent_s = int(seconds[1]) if seconds else 0
+        total_s += spent_s
+        question = question_of(ast.get_docstring(ast.parse(text)))
+        ids = ", ".join(record["claim"] for record in claims.get(name, ()))
+        rows.append((name, question, ids, spent_s))
     console.print_table(Table.of(columns, rows))
-    minutes = sum(int(seconds) for *_, seconds in rows) / 60
+    minutes = f"{total_s / 60:.0f} minutes"
     console.print_line(
-        escape(f"run one: effbench reproduce NAME; all take about {minutes:.0f} minutes on one GPU")
+        escape(f"run one: effbench reproduce NAME; all take about {minutes} on one GPU")
     )
 
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from effbench.cli import options
-from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError, suggest
+from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError
 from effbench.core.labels import LabelledRows, grouped, label_rows
 from effbench.core.metrics import METRICS, Better
 from effbench.core.printable import count, listed
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_sweep(parser)
     parser.add_argument(
         "--metric",
-        type=metric_name,
+        choices=METRICS,
         metavar="NAME",
         help="metric to show (default: speedup, of latency and period; latency_ms if nothing has"
         f" one); one of: {', '.join(METRICS)}",
@@ -59,14 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_format(parser, *FORMATS)
     options.add_out(parser)
-
-
-def metric_name(text: str) -> str:
-    if text not in METRICS:
-        raise argparse.ArgumentTypeError(
-            f"unknown metric {text!r}{suggest(text, METRICS, cutoff=0.6)}"
-        )
-    return text
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,15 +99,14 @@ def write_bottlenecks(rows: LabelledRows, args: argparse.Namespace) -> None:
     if args.format in ("csv", "json"):
         options.write(table.render(args.format), args)
         return
-    busy = on_a_busy_host(rows)
+    lines = on_a_busy_host(rows)
     nothing = no_bottlenecks(rows)
     if nothing is not None:
-        options.write("\n".join([nothing, *busy]), args)
+        options.write("\n".join([nothing, *lines]), args)
         return
-    unknown = ""
     if any(reason_of(row) == NOT_PROFILED for row in rows):
-        unknown = WHY_NOT_PROFILED
-    lines = [unknown, *busy, marks.note(rows)]
+        lines = [WHY_NOT_PROFILED, *lines]
+    lines = [*lines, marks.note(rows)]
     if args.format == "markdown":
         options.write(table.render("markdown") + paragraphs(lines), args)
         return
@@ -175,9 +166,10 @@ def about(table: SpeedupTable) -> list[str]:
         return []
     if metric.name == "speedup":
         return [f"× against {table.baseline_mode}, whose column shows its times"]
-    if metric.better is Better.NEITHER:
-        return [f"{metric.title}: {metric.help}"]
-    return [f"{metric.title}: {metric.help}; {metric.better} is better"]
+    text = f"{metric.title}: {metric.help}"
+    if metric.better is not Better.NEITHER:
+        text += f"; {metric.better} is better"
+    return [text]
 
 
 def reasons(rows: LabelledRows) -> list[str]:
@@ -210,21 +202,21 @@ def end_of_sweep(outcome: Outcome) -> int:
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
     environments = len({row.result.environment_id for row in rows})
-    where = ""
-    if environments > 1:
-        where = f" in {environments} environments"
+    where = f" in {environments} environments" if environments > 1 else ""
     db = masked_url(outcome.db)  # without a password, because output ends up in logs
-    cells = count(sweep.cells, "cell")
-    console.print_line(escape(f"{tally(rows)} of {cells}{where} · database {db}"))
     which = f"--sweep {shlex.quote(sweep.id)}{db_option(db)}"
     has_failed = any(row.status.is_failure for row in rows)
     is_interrupted = outcome.state == "interrupted"
+    lines = [f"{tally(rows)} of {count(sweep.cells, 'cell')}{where} · database {db}"]
     if is_interrupted:
-        console.print_line(escape(f"interrupted; {how_to_resume(outcome)}"))
+        again = resume_command(outcome.sweep_id, outcome.db, db)
+        lines.append(f"interrupted; resume with: {again}")
     else:
-        console.print_line(escape(f"report: effbench report {which}"))
+        lines.append(f"report: effbench report {which}")
     if has_failed:
-        console.print_line(escape(f"failures: effbench ls --failures --traceback {which}"))
+        lines.append(f"failures: effbench ls --failures --traceback {which}")
+    for line in lines:
+        console.print_line(escape(line))
     if is_interrupted:
         return INTERRUPTED
     return int(outcome.on_failure == "fail" and has_failed)
@@ -234,8 +226,3 @@ def tally(rows: LabelledRows) -> str:
     """Return the number of results by status, the most frequent first."""
     counts = Counter(row.status for row in rows)
     return ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
-
-
-def how_to_resume(outcome: Outcome) -> str:
-    db = masked_url(outcome.db)
-    return f"resume with: {resume_command(outcome.sweep_id, outcome.db, db)}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from effbench.analysis.compare import CellSelection, Compared, compare_sweeps
+from effbench.analysis.compare import Compared, compare_sweeps
 from effbench.analysis.history import History
 from effbench.analysis.history import read as read_history
 from effbench.analysis.limits import read as read_limits
@@ -251,9 +251,8 @@ def read_changes(
     before = {info.id: info for info in infos}.get(before_id or "")
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {hardware}.")
-    selection = CellSelection(on=hardware)
     try:
-        compared = compare_sweeps(store, before, sweep, read_limits(), selection)
+        compared = compare_sweeps(store, before, sweep, read_limits(), on=hardware)
     except EffbenchError as error:
         return Changes(before, why=str(error))
     return Changes(before, compared)

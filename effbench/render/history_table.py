@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -69,13 +68,9 @@ def text_of_ratio(change: HistoryChange) -> str:
     return ratio_text(ratio.value, ratio.low, ratio.high)
 
 
-def notes_text(past: History, change: HistoryChange) -> str:
+def notes_text(change: HistoryChange) -> str:
     """Return what else is known of a change."""
     notes = []
-    if change.earliest is not change.latest:
-        earliest = sweep_text(past, change.earliest.at)
-        latest = sweep_text(past, change.latest.at)
-        notes.append(f"first sweep after it: {earliest} to {latest} (95 %)")
     if change.coincides:
         notes.append(f"coincides with {', '.join(change.coincides)}")
     if change.reason:
@@ -121,7 +116,7 @@ def changes_table(past: History, most: int | None = None) -> Table:
             help="open: worse, and the last change of its series",
             value=attrgetter("state"),
         ),
-        Column("notes", wide=True, optional=True, value=partial(notes_text, past)),
+        Column("notes", wide=True, optional=True, value=notes_text),
     ]
     if past.has_several_places:
         columns.insert(2, Column("hardware", filter=True, value=attrgetter("track.place")))
@@ -191,8 +186,6 @@ def record(past: History, change: HistoryChange) -> dict[str, Any]:
         "after_sweep": after.id,
         "after_label": after.label,
         "after_started_at": after.started_at.isoformat(),
-        "earliest_sweep": past.sweeps[change.earliest.at].id,
-        "latest_sweep": past.sweeps[change.latest.at].id,
         "coincides": list(change.coincides),
         "reason": change.reason,
     }

@@ -58,26 +58,19 @@ _LEVELS = 600
 #: A step must explain the values better than a line by this much, in squared noise, because its
 #: position was searched.
 _SEARCHED = 4.0
-#: Positions of a change are possible if they cost at most this more than the best one, in squared
-#: noise. For a step in normal noise the difference is below x with probability (1 - exp(-x / 2))²,
-#: which is 95 % here (Yao, 1987).
-_WHEREABOUTS = 7.35
 
 
 @dataclass(frozen=True)
 class LevelChange:
     """A change of level between the values `at - 1` and `at` of a series.
 
-    `before`, `after`: the levels, as logarithms or exact values. `earliest`, `latest`: 95 % bounds
-    of `at`, which is exact for exact values. `ratio`: after ÷ before with its 95 % Welch bounds;
-    None for exact values.
+    `before`, `after`: the levels, as logarithms or exact values. `ratio`: after ÷ before with its
+    95 % Welch bounds; None for exact values.
     """
 
     at: int
     before: float
     after: float
-    earliest: int
-    latest: int
     ratio: Interval | None = None
 
 
@@ -103,14 +96,14 @@ def find_changes(values: Sequence[float], floor: float = FLOOR) -> list[LevelCha
         if weakest is None:
             break
         del splits[weakest]  # which joins its segments
-    spread = series.spread(segments)
     changes = []
     for old, new in pairwise(segments):
-        change = _change(
-            series,
-            old,
-            new,
-            spread.sd,
+        ratio = log_difference(new.log_mean(), old.log_mean()).interval()
+        change = LevelChange(
+            new.start,
+            old.mean,
+            new.mean,
+            ratio,
         )
         changes.append(change)
     return changes
@@ -126,14 +119,7 @@ def find_exact(values: Sequence[Any]) -> list[LevelChange]:
         end = start + len(list(equal))
         if end - start >= EXACT_PERSISTENCE:
             if level is not None and value != level:
-                change = LevelChange(
-                    start,
-                    level,
-                    value,
-                    start,
-                    start,
-                )
-                changes.append(change)
+                changes.append(LevelChange(start, level, value))
             level = value
         start = end
     return changes
@@ -406,29 +392,3 @@ def _line_gain(
     cost_of_levels = (from_levels[x] ** 2).sum()
     cost_of_line = (from_line**2).sum()
     return float(cost_of_levels - cost_of_line)
-
-
-def _change(
-    series: NoisySeries,
-    old: Segment,
-    new: Segment,
-    spread: float,
-) -> LevelChange:
-    """Return the change between these segments with the 95 % bounds of its size and position."""
-    both = series.segment(old.start, new.end)
-    noise = np.maximum(both.noise, spread)
-    from_old = (both.values - old.mean) / noise
-    from_new = (both.values - new.mean) / noise
-    saved = np.minimum(from_old**2, BOUND) - np.minimum(from_new**2, BOUND)
-    cost = np.cumsum(saved)[:-1]  # of a change after each value
-    likely = np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
-    first = old.start + 1 + int(likely[0])
-    last = old.start + 1 + int(likely[-1])
-    return LevelChange(
-        at=new.start,
-        before=old.mean,
-        after=new.mean,
-        earliest=min(first, new.start),
-        latest=max(last, new.start),
-        ratio=log_difference(new.log_mean(), old.log_mean()).interval(),
-    )

@@ -78,9 +78,11 @@ class LogEstimate:
         if self.error is None and not self.below and not self.above:
             return Interval(value)
         half = self.half_width()
-        low = _exp(self.value - half - self.below)
-        high = _exp(self.value + half + self.above)
-        return Interval(value, low, high)
+        return Interval(
+            value,
+            _exp(self.value - half - self.below),
+            _exp(self.value + half + self.above),
+        )
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
@@ -105,18 +107,12 @@ def _log_mean(values: tuple[float, ...]) -> LogEstimate:
     if not values or not are_valid:
         raise ValueError(f"a geometric mean requires positive, finite values, got {[*values]!r}")
     n = len(values)
-    df = n - 1
     logs = [math.log(value) for value in values]
     mean = math.fsum(logs) / n
     if n < 2:
         return LogEstimate(mean, None, 0)
-    squares = [(value - mean) ** 2 for value in logs]
-    variance = math.fsum(squares) / df
-    return LogEstimate(
-        mean,
-        math.sqrt(variance / n),
-        df,
-    )
+    variance = math.fsum((value - mean) ** 2 for value in logs) / (n - 1)
+    return LogEstimate(mean, math.sqrt(variance / n), n - 1)
 
 
 def log_mean_of_compilations(
@@ -200,27 +196,23 @@ def stored_log_mean(
     Whether they include the variation between `compilations` is unknown, so the larger degrees of
     freedom count: too many give too large an error, too few would hide most of it.
     """
-    if hosts is not None and hosts >= 2:
-        n = hosts
-        compilations = None
-        df_per_trial = 1.0
-    without_error = LogEstimate(
+    known = LogEstimate(
         math.log(value),
         None,
         0,
     )
-    if low is None or high is None or n is None:
-        return without_error
+    if hosts is not None and hosts >= 2:
+        n = hosts
+        compilations = None
+        df_per_trial = 1.0
     # NaN means unknown in a frame, and has no bounds either
-    has_bounds = n >= 2 and 0 < low <= high < math.inf
-    if not has_bounds:
-        return without_error
+    if n is None or low is None or high is None or n < 2 or not 0 < low <= high < math.inf:
+        return known
     df = df_per_trial * (int(n) - 1)
     if compilations is not None and compilations > 1:
         df = max(df, PRIOR_DF + compilations - 1)
-    half_width = math.log(high / low) / 2
-    error = half_width / t_quantile(df)
-    return replace(without_error, error=error, df=df)
+    error = math.log(high / low) / 2 / t_quantile(df)
+    return replace(known, error=error, df=df)
 
 
 def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
@@ -257,45 +249,31 @@ def mean_of_related_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
     """Return the mean of estimates that share their errors, such as those of several cells on the
     same hosts: averaging does not reduce the errors."""
     mean = mean_of_estimates(estimates)
-    if mean.error is None:
+    errors = {estimate.error: estimate.df for estimate in estimates if estimate.error}
+    if mean.error is None or not errors:
         return mean
-    total = math.fsum(estimate.error or 0.0 for estimate in estimates)
-    uncertain = (estimate.df for estimate in estimates if estimate.error)
-    return replace(
-        mean,
-        error=total / len(estimates),
-        df=min(uncertain, default=mean.df),
-    )
+    error = math.fsum(estimate.error or 0.0 for estimate in estimates) / len(estimates)
+    return replace(mean, error=error, df=min(errors.values()))
 
 
 def _sum(estimates: Sequence[LogEstimate]) -> LogEstimate:
     """Return the sum of independent estimates."""
-    value = math.fsum(estimate.value for estimate in estimates)
-    below = math.fsum(estimate.below for estimate in estimates)
-    above = math.fsum(estimate.above for estimate in estimates)
+    total = LogEstimate(
+        math.fsum(estimate.value for estimate in estimates),
+        None,
+        0,
+        below=math.fsum(estimate.below for estimate in estimates),
+        above=math.fsum(estimate.above for estimate in estimates),
+    )
     errors = [estimate.error for estimate in estimates if estimate.error is not None]
     if len(errors) < len(estimates):
-        return LogEstimate(
-            value,
-            None,
-            0,
-            below,
-            above,
-        )
+        return total
     variance = math.fsum(error**2 for error in errors)
     if variance == 0.0:
-        df = math.fsum(estimate.df for estimate in estimates)
-    else:
-        pairs = zip(errors, estimates, strict=True)
-        terms = [error**4 / estimate.df for error, estimate in pairs]
-        df = variance**2 / math.fsum(terms)
-    return LogEstimate(
-        value,
-        math.sqrt(variance),
-        df,
-        below,
-        above,
-    )
+        return replace(total, error=0.0, df=math.fsum(estimate.df for estimate in estimates))
+    pairs = zip(errors, estimates, strict=True)
+    df = variance**2 / math.fsum(error**4 / estimate.df for error, estimate in pairs)
+    return replace(total, error=math.sqrt(variance), df=df)
 
 
 def is_less(a: LogEstimate, b: LogEstimate) -> bool:
@@ -318,15 +296,11 @@ def median_interval(samples: Sequence[float]) -> Interval:
     n = len(ordered)
     if not n:
         raise ValueError("no samples")
-    lower = ordered[(n - 1) // 2]
-    upper = ordered[n // 2]
-    value = (lower + upper) / 2
+    value = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     rank = _median_rank(n)
     if not rank:
         return Interval(value)
-    low = ordered[rank - 1]
-    high = ordered[n - rank]
-    return Interval(value, low, high)
+    return Interval(value, ordered[rank - 1], ordered[n - rank])
 
 
 def enough(
@@ -349,13 +323,19 @@ def enough(
     return mean.half_width() <= math.log1p(target)
 
 
-@lru_cache(maxsize=1024)
 def t_quantile(df: float) -> float:
     """Return the two-sided quantile of Student's t with `df` > 0 degrees of freedom: P(|T| <=
     result) = CONFIDENCE."""
+    return t_of(0.5 + CONFIDENCE / 2, df)
+
+
+@lru_cache(maxsize=2048)
+def t_of(probability: float, df: float) -> float:
+    """Return the quantile of Student's t with `df` > 0 degrees of freedom: P(T <= result) =
+    `probability`."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(df, 0.5 + CONFIDENCE / 2))
+    return float(stdtrit(df, probability))
 
 
 def t_tail(t: float, df: float) -> float:

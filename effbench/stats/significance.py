@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from statistics import median
 
 from effbench.stats.intervals import (
@@ -19,6 +18,7 @@ from effbench.stats.intervals import (
     is_number,
     log_difference,
     log_mean_of_compilations,
+    t_of,
     t_quantile,
     t_tail,
 )
@@ -72,11 +72,9 @@ class RatioTest:
         df = difference.df
         if error is None:
             return cls(ratio.value)
+        p_value = float(abs(difference.value) <= _ROUNDING)  # of values without spread
         if error > _ROUNDING:
             p_value = t_tail(difference.value / error, df)
-        else:  # values without spread
-            p_value = float(abs(difference.value) <= _ROUNDING)
-        slowdown = smallest_slowdown(error, df, floor)
         return cls(
             ratio.value,
             ratio.low,
@@ -84,7 +82,7 @@ class RatioTest:
             p_value,
             error,
             df,
-            slowdown,
+            smallest_slowdown(error, df, floor),
         )
 
 
@@ -136,33 +134,17 @@ def compare_pairs(
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
         raise ValueError("no round has both sides")
-    quotients = []
-    for number in rounds:
-        quotient = after[number] / before[number]
-        quotients.append(min(max(quotient, _SMALLEST), 1 / _SMALLEST))
-    old_caches = [compiled.before.get(number) for number in rounds]
-    new_caches = [compiled.after.get(number) for number in rounds]
-    compiling = sum(None not in caches for caches in (old_caches, new_caches))
+    quotients = [after[number] / before[number] for number in rounds]
+    caches = [(compiled.before.get(number), compiled.after.get(number)) for number in rounds]
+    compiling = sum(None not in of_side for of_side in zip(*caches, strict=True))
     kernels = compiled.kernels if compiling else ()
-    caches = list(zip(old_caches, new_caches, strict=True))
     ratios = log_mean_of_compilations(
-        quotients,
+        [min(max(quotient, _SMALLEST), 1 / _SMALLEST) for quotient in quotients],
         caches,
         kernels,
         compiling,
     )
     return RatioTest.of(ratios, floor)
-
-
-def confirms(
-    low: float | None,
-    pairs: int,
-    floor: float = FLOOR,
-    least: int = LEAST_PAIRS,
-) -> bool:
-    """Return whether at least `least` pairs show a slowdown: the interval's lower bound `low`
-    exceeds the floor."""
-    return low is not None and pairs >= least and low > 1 + floor
 
 
 def is_decided(
@@ -208,18 +190,10 @@ def smallest_slowdown(
     if error <= _ROUNDING:
         return floor
     least = max(math.log1p(floor), t_quantile(df) * error)
-    needed = least + _power_quantile(df) * error
+    needed = least + t_of(POWER, df) * error
     if needed >= 709.0:
         return math.inf
     return math.expm1(needed)
-
-
-@lru_cache(maxsize=1024)
-def _power_quantile(df: float) -> float:
-    """Return the quantile of Student's t at POWER."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(df, POWER))
 
 
 def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:

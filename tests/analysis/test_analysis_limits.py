@@ -67,7 +67,7 @@ WHY = {"reason": "why"}
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"flor": 0.1}, "^unknown setting `flor`; choose from metrics, floor, .*, exceptions$"),
+        ({"flor": 0.1}, "^unknown setting `flor`$"),
         ({"floor": -0.1}, "^floor: expected a number of at least 0 and below 1.*got -0.1"),
         ({"on_missing": "skip"}, "^on_missing: invalid enum value 'skip'"),
         ({"metrics": ["speedup"]}, "cannot be compared; choose from latency_ms"),
@@ -76,7 +76,7 @@ WHY = {"reason": "why"}
         ({"limits": {"compile_cold_s": {"factor": 0.5}}}, ">= 1.0"),
         ({"exceptions": [{"modle": "a", **WHY}]}, "unknown setting `modle`"),
         ({"exceptions": [{"floor": 0.1, "reason": " "}]}, r"^exceptions\[0\].reason: expected"),
-        ({"exceptions": [{"floor": 0.1, **WHY, "until": 2027}]}, "unknown setting `until`; choose"),
+        ({"exceptions": [{"floor": 0.1, **WHY, "until": 2027}]}, "unknown setting `until`"),
         ({"exceptions": [{"metric": "kernel", "ignore": True, **WHY}]}, "matches none of"),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_file_of_the_users_is_laid_over_what_ships():
 
 def test_a_wrong_setting_of_a_file_is_refused_with_its_name():
     path = written("lr: 0.1")
-    with pytest.raises(ConfigError, match=r"^unknown setting `lr`; choose .* \(in .*ours.yaml"):
+    with pytest.raises(ConfigError, match=r"^unknown setting `lr` \(in .*ours.yaml"):
         read(path)
 
 

@@ -1,7 +1,6 @@
 """Whether what a baseline ran can be run again: interpreters and revisions of a repository made for
 the test."""
 
-import datetime as dt
 import re
 import subprocess
 import sys
@@ -10,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from effbench.analysis.origin import current, origin, sources, targets
+from effbench.analysis.origin import current, origin, targets
 from effbench.core.cell import Cell
 from effbench.core.errors import UsageError
 from effbench.run.interpreters import HERE, Interpreter
-
-NOW = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
 
 
 def git(folder, *args):
@@ -117,11 +114,11 @@ def test_what_cannot_be_run_says_why(repository):
     for before, used, why in (
         (old, cell(OWN), "only the machine can differ"),
         ({**old, **dirty}, cell(), "uncommitted changes (v1-dirty: net.py)"),
-        (new, later, "later.py, so the baseline's code is unknown"),
+        (new, later, "only the machine can differ"),
         ({**old, "git_revision": "0" * 40}, cell(), "revision 000000000000 is not in this"),
         ({**old, **unversioned}, cell(), "is not under version control"),
         ({**old, "python": "/nowhere/python"}, cell(), "/nowhere/python does not exist here"),
-        (None, cell(), "does not record"),
+        ({}, cell(), "does not record"),
         (old, later, "its later.py:Net is missing, or imported from elsewhere"),
     ):
         refused(
@@ -149,27 +146,23 @@ def virtual_environment(folder, imports_from):
     return Interpreter(str(folder / "bin" / "python"))
 
 
-def test_a_package_below_src_is_the_worktrees(repository, tmp_path):
-    """`my_pkg` is imported by way of a `.pth` file, as an editable install does."""
+def test_a_package_that_comes_from_elsewhere_is_refused(repository, tmp_path):
+    """`my_pkg` is imported from `src` by way of a `.pth` file, as an editable install does: in the
+    worktree, too, so the baseline's code would not be measured."""
     package = repository / "src" / "my_pkg"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("WIDTH = 1\n")
     commit(repository, "package")
     installed = virtual_environment(tmp_path / "venv", package.parent)
     old = installed.facts()
-    (package / "__init__.py").write_text("WIDTH = 2\n")
-    commit(repository, "wider")
-    assert sources(["my_pkg.Net"], installed)["my_pkg.Net"] == package / "__init__.py"
-    with origin(
+    commit(repository, "later")
+    refused(
+        "its my_pkg.Net is missing, or imported from elsewhere",
         old,
         installed.facts(),
         installed,
         [cell("my_pkg.Net")],
-    ) as found:
-        folder = Path(found.folder)
-        assert folder.name == "src"
-        assert found.python == installed.python
-        assert (folder / "my_pkg" / "__init__.py").read_text() == "WIDTH = 1\n"
+    )
 
 
 def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
@@ -197,49 +190,21 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
                 {**facts, **changed},
                 "s1",
                 [cell()],
-                NOW,
             )
 
-    assert current(facts, "s1", [cell()], NOW) == HERE
+    assert current(facts, "s1", [cell()]) == HERE
     gone("which does not exist here", folder="/nowhere/at/all")
     gone("which does not exist here", python="/nowhere/bin/python")
     with pytest.raises(UsageError, match="does not record its interpreter"):
-        current(
-            None,
-            "s1",
-            [cell()],
-            NOW,
-        )
+        current({}, "s1", [cell()])
     with monkeypatch.context() as patch:  # from elsewhere it needs its folder
         patch.chdir(repository.parent)
-        assert current(facts, "s1", [cell()], NOW) == Interpreter(folder=str(repository))
+        assert current(facts, "s1", [cell()]) == Interpreter(folder=str(repository))
     commit(repository, "two")
     gone("the sweep ran")
-    assert current(facts, "s1", [cell(OWN)], NOW) == HERE, "no code of the folder"
+    assert current(facts, "s1", [cell(OWN)]) == HERE, "no code of the folder"
     (repository / "net.py").write_text("WIDTH = 2\n")
     facts = HERE.facts()
-    assert current(facts, "s1", [cell()], NOW) == HERE
+    assert current(facts, "s1", [cell()]) == HERE
     (repository / "net.py").write_text("WIDTH = 3\n")
     gone("differ from those measured")
-
-
-def test_code_that_git_does_not_track_is_unknown(repository):
-    (repository / "new.py").write_text("WIDTH = 1\n")
-    facts = HERE.facts()
-    used = [cell("new.py:Net")]
-    began = dt.datetime.now(dt.UTC)
-    assert current(facts, "s1", used, began + dt.timedelta(seconds=1)) == HERE
-    refused(
-        "new.py, so the baseline's code is unknown",
-        facts,
-        facts,
-        HERE,
-        used,
-    )
-    with pytest.raises(UsageError, match=r"new\.py was written after sweep s1 began"):
-        current(
-            facts,
-            "s1",
-            used,
-            began - dt.timedelta(seconds=1),
-        )

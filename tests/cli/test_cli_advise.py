@@ -5,7 +5,6 @@ import json
 import pytest
 from made_sweeps import MIB, a_cell, copied
 
-from effbench.cli.advise import byte_size
 from effbench.core.settings import shipped
 
 
@@ -44,7 +43,11 @@ def advise(db, effbench):
     [
         ("mode --model other --sweep last", 3, "measured models: net"),
         ("mode --sweep streams", 3, "run a sweep without stream, as in bs=1,8,64"),
-        ("mode --bs 1 --memory 10MiB", 3, "left: eager, cuda-graph (needs 11.0 MiB of memory"),
+        (
+            "mode --bs 1 --memory 0.01",
+            3,
+            "left: eager (needs 11.0 MiB of memory, more",
+        ),
         ("mode --bs 128", 3, "cuda-graph (oom: out of memory)"),
         ("mode", 2, "1, 64, 128; choose one with --bs"),
         ("mode --bs 2", 3, "bs=2 was not measured"),
@@ -71,14 +74,6 @@ def test_refusals(advise, words, code, expected):
 )
 def test_the_sentence(advise, words, sentence):
     assert json.loads(advise("mode", *words.split(), "--format", "json"))["answer"] == sentence
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("2KiB", 2048), ("1.5GB", 1_500_000_000), ("1 TiB", 2**40)],
-)
-def test_byte_sizes(text, size):
-    assert byte_size(text) == size
 
 
 BUSY = "host busy for 80 % of the timing"

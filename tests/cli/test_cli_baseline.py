@@ -73,7 +73,8 @@ def test_what_a_baseline_does_not_guard(made, baseline, figures, state, said):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("", 2, "set|ls|rm"),
+        ("", 2, "required: action"),
+        ("set", 2, "baseline set: name the baseline"),
         ("set @a", 2, "cannot name a baseline"),
         ("set last", 2, "cannot name a baseline"),
         ("set 20260101-000000-abcd", 2, "cannot name a baseline"),

@@ -102,7 +102,7 @@ def test_baselines_that_cannot_be_used(made, effbench):
     refused(2, "both sides are sweep")
     made.delete_sweep(sweep)
     made.sweep({EAGER: FAST})
-    refused(3, "not in this database any more")
+    refused(3, f"no sweep '{sweep}'")
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "json", "csv", "junit"])

@@ -101,15 +101,6 @@ def test_its_size_lies_in_its_interval():
     assert 0.92 <= share(ratios, lambda ratio: ratio.low <= 1.05 <= ratio.high) <= 0.98
 
 
-@pytest.mark.parametrize(("step", "noise"), [(0.05, 0.03), SLOW(-0.1, 0.03), SLOW(0.03, 0.01)])
-def test_its_place_lies_in_its_range(step, noise):
-    simulated = stepped(step, noise, 25)
-    found = [changes[0] for changes in simulated if len(positions(changes)) == 1]
-    assert len(found) > 50
-    assert all(change.earliest <= change.at <= change.latest for change in found)
-    assert share(found, lambda change: change.earliest <= 25 <= change.latest) >= 0.95
-
-
 def test_the_floor():
     values = unchanged(0.0005, 100)
     values[:, 30:] += math.log1p(0.015)

@@ -15,7 +15,6 @@ from effbench.stats.significance import (
     LEAST_SWEEPS,
     WIDEST,
     compare_pairs,
-    confirms,
     noise_threshold,
     significant,
     smallest_slowdown,
@@ -81,20 +80,6 @@ def test_the_interval_is_students_over_the_logarithms_of_the_pairs():
 def test_rounds_that_make_no_pair():
     with pytest.raises(ValueError, match="no round has both"):
         compare_pairs({0: 1.0}, {1: 1.0})
-
-
-@pytest.mark.parametrize(
-    ("low", "pairs", "floor", "is_confirmed"),
-    [
-        (1.03, 5, 0.02, True),
-        (1.019, 5, 0.02, False),
-        (None, 5, 0.02, False),
-        (1.03, 4, 0.02, False),
-        (1.03, 5, 0.06, False),
-    ],
-)
-def test_a_confirmed_slowdown_lies_beyond_the_floor(low, pairs, floor, is_confirmed):
-    assert confirms(low, pairs, floor) is is_confirmed
 
 
 QUIET = [1.0, 1.001] * 5
