@@ -209,8 +209,7 @@ def end_of_sweep(outcome: Outcome) -> int:
     is_interrupted = outcome.state == "interrupted"
     lines = [f"{tally(rows)} of {count(sweep.cells, 'cell')}{where} · database {db}"]
     if is_interrupted:
-        again = resume_command(outcome.sweep_id, outcome.db, db)
-        lines.append(f"interrupted; resume with: {again}")
+        lines.append(f"interrupted; {how_to_resume(outcome)}")
     else:
         lines.append(f"report: effbench report {which}")
     if has_failed:
@@ -226,3 +225,8 @@ def tally(rows: LabelledRows) -> str:
     """Return the number of results by status, the most frequent first."""
     counts = Counter(row.status for row in rows)
     return ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
+
+
+def how_to_resume(outcome: Outcome) -> str:
+    db = masked_url(outcome.db)
+    return f"resume with: {resume_command(outcome.sweep_id, outcome.db, db)}"
