@@ -153,14 +153,14 @@ class LocalExecutor(TrialExecutor):
         if self.is_duet(group):
             records = self.run_duet(slot, group)
             if records is not None:
-                self.record_all(records, group)
+                self.record(records, group)
                 return
         for trial in group:
             with self.lock(slot):
                 record = self.run_trial(slot, trial)
             if trial.run in self.apart:
                 record.extra[DUET] = {ALONE: NO_ROOM}
-            self.record_all({trial: record}, group)
+            self.record({trial: record}, group)
 
     def lock(self, slot: Slot) -> socket.socket:
         """Return the lock of the slot's device; see `Slot.lock`."""
@@ -374,27 +374,22 @@ class LocalExecutor(TrialExecutor):
 
     # --- records ---
 
-    def record_all(
-        self, records: Mapping[PlannedTrial, Trial], group: Sequence[PlannedTrial]
-    ) -> None:
-        """Record trials of the group, and drop trials that are no longer needed."""
+    def record(self, records: Mapping[PlannedTrial, Trial], group: Sequence[PlannedTrial]) -> None:
+        """Store trials of the group that have ended, and drop those that are no longer needed.
+        Raises StoreError."""
         for trial, record in records.items():
-            self.record(trial, record)
-        for run in [trial.run for trial in group]:
-            if self.rounds.is_over(run):
-                self.queue.drop(run)
-                self.progress.dropped(run)
+            environment_id = self.pools[trial.run.interpreter].environment_id
+            self.store.add_trial(self.sweep_id, environment_id, record)
+            self.speeds[environment_id].add(record)
+            self.note_disturbance(trial, record)
+            # samples take megabytes
+            self.history[trial.run].append(replace(record, samples={}))
+        for member in group:
+            if self.rounds.is_over(member.run):
+                self.queue.drop(member.run)
+                self.progress.dropped(member.run)
         for trial, record in records.items():
             self.progress.ended(trial, record)
-
-    def record(self, trial: PlannedTrial, record: Trial) -> None:
-        """Store a trial that has ended. Raises StoreError."""
-        run = trial.run
-        environment_id = self.pools[run.interpreter].environment_id
-        self.store.add_trial(self.sweep_id, environment_id, record)
-        self.speeds[environment_id].add(record)
-        self.note_disturbance(trial, record)
-        self.history[run].append(replace(record, samples={}))  # samples take megabytes
 
     def note_disturbance(self, trial: PlannedTrial, record: Trial) -> None:
         """After some trials in a row without an undisturbed moment, stop waiting for one, and note
