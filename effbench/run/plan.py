@@ -1,5 +1,4 @@
-"""The plan of a sweep: its settings, its cells with their interpreters, and the remaining trials in
-order.
+"""The plan of a sweep: its settings, and its cells with their interpreters.
 
 If a cell runs under several interpreters, its trials of a round are compared with each other. They
 form a group that runs on one slot and is retried together: two of them as a duet, if the cell
