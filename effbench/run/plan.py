@@ -1,8 +1,8 @@
 """The plan of a sweep: its settings, and its cells with their interpreters.
 
 If a cell runs under several interpreters, its trials of a round are compared with each other. They
-form a group that runs on one slot and is retried together: two of them as a duet, if the cell
-allows it, else sequentially. So do the two cells of a duet.
+form a group that runs on one slot: two of them as a duet, if the cell allows it, else sequentially.
+So do the two cells of a duet.
 """
 
 from __future__ import annotations
