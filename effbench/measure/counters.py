@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,8 +105,7 @@ class Observer(logging.Handler):
             logger = logging.getLogger(name)
             self.undo.callback(logger.setLevel, logger.level)
             # the level of an artifact logger may be above WARNING if it is not enabled
-            if logger.getEffectiveLevel() > logging.WARNING:
-                logger.setLevel(logging.WARNING)
+            logger.setLevel(min(logger.getEffectiveLevel(), logging.WARNING))
             logger.addHandler(self)
             self.undo.callback(logger.removeHandler, self)
         if self.dynamo:  # importing these modules is slow, and other modes do not need them
@@ -152,11 +152,11 @@ class Observer(logging.Handler):
                 self.part_reasons[reason] = None
             return reason
 
-        for owner, name, function in (
-            (output_code, "cudagraph_partition_post_compile", wrap_and_count),
-            (Scheduler, "should_partition", should_partition_and_why),
-        ):
-            self.undo.enter_context(mock.patch.object(owner, name, function))
+        patch = mock.patch.object
+        self.undo.enter_context(
+            patch(output_code, "cudagraph_partition_post_compile", wrap_and_count)
+        )
+        self.undo.enter_context(patch(Scheduler, "should_partition", should_partition_and_why))
 
     def count(self, graph: Any) -> None:
         """Count the parts of a CompiledFxGraph before it is wrapped in CUDA graphs."""
@@ -176,20 +176,23 @@ class Observer(logging.Handler):
         """Return why the mode did not run as its name promises, or None if it did."""
         if self.dynamo and counters.graphs == 0:
             text = "Dynamo compiled no graph: the module ran in eager mode"
-            breaks = list(counters.break_reasons)
-            return f"{text} ({breaks[0]})" if breaks else text
+            return with_reasons(text, counters.break_reasons)
         if self.fallback is not None:
             return self.fallback
         if counters.cudagraph_skips and device.type == "cuda":
-            reasons = "; ".join(self.cudagraph_skips) or "Inductor gave no reason"
-            return f"{counters.cudagraph_skips} graph(s) ran without a CUDA graph: {reasons}"
+            text = f"{counters.cudagraph_skips} graph(s) ran without a CUDA graph"
+            return with_reasons(text, self.cudagraph_skips)
         left_out = self.parts - self.captured
         if left_out > 0:
             text = f"{left_out} of {self.parts} parts ran outside a CUDA graph"
             # torch < 2.12 only logs them
-            reasons = "; ".join(self.part_reasons or self.cudagraph_skips)
-            return f"{text}: {reasons}" if reasons else text
+            return with_reasons(text, self.part_reasons or self.cudagraph_skips)
         return None
+
+
+def with_reasons(text: str, reasons: Iterable[str]) -> str:
+    listed = "; ".join(reasons)
+    return f"{text}: {listed}" if listed else text
 
 
 def guard_of(reason: str) -> str:

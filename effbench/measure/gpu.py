@@ -69,9 +69,7 @@ class Nvml:
         distinguish; None if unknown."""
         number = uuid.removeprefix("GPU-").removeprefix("MIG-")
         handle = self.ask("nvmlDeviceGetHandleByUUID", f"GPU-{number}")
-        if handle is None:
-            handle = self.ask("nvmlDeviceGetHandleByUUID", f"MIG-{number}")
-        return handle
+        return handle or self.ask("nvmlDeviceGetHandleByUUID", f"MIG-{number}")
 
 
 @dataclass

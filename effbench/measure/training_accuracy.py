@@ -24,7 +24,7 @@ from effbench.measure.accuracy import AccuracyVerdict, ratio
 #: in the weight's dtype. Without a step the ratio is 1, with half or twice the step it is at least
 #: 0.5.
 UPDATE_TOLERANCE = 0.05
-HALF_TYPE_UPDATE_TOLERANCE = 0.25
+HALF_TYPE_UPDATE_TOLERANCES = {torch.bfloat16: 0.25, torch.float16: 0.25}
 #: Losses that differ from eager's by more than this many tolerances are wrong; float64 is not
 #: consulted.
 FAR = 10
@@ -135,9 +135,7 @@ class TrainingComparison:
         """Return which parameter's update differs from a separate optimizer's with the same
         gradients, or None."""
         for name, alone in self.ours.alone.items():
-            limit = UPDATE_TOLERANCE
-            if alone.dtype in (torch.bfloat16, torch.float16):
-                limit = HALF_TYPE_UPDATE_TOLERANCE
+            limit = HALF_TYPE_UPDATE_TOLERANCES.get(alone.dtype, UPDATE_TOLERANCE)
             error = self.update_error(self.ours, name, alone)
             # if eager differs too, the module writes to the parameter, such as an embedding with
             # max_norm

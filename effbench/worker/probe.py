@@ -50,8 +50,14 @@ FLAGS = (
     "MKL_",
     "NVIDIA_TF32",
 )
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME")
-NOT_FLAGS = (*CACHES, "TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
+#: Caches, and what effbench sets.
+NOT_FLAGS = (
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "TORCH_HOME",
+    "TORCH_WARM_POOL",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
+)
 
 
 def run_task(payload: Json, say_phase: SayPhase) -> Json:
@@ -166,10 +172,11 @@ def environment(gpus: list[ProbedGpu]) -> Environment:
     """Return the fingerprint. Several GPUs of the same kind are one environment; each trial records
     its GPU."""
     names = sorted({gpu.name for gpu in gpus})
-    flags = {}
-    for name, value in sorted(os.environ.items()):
-        if name.startswith(FLAGS) and name not in NOT_FLAGS:
-            flags[name] = value
+    flags = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(FLAGS) and name not in NOT_FLAGS
+    }
     return Environment(
         gpu_name=" + ".join(names) or None,
         gpu_memory_bytes=max((gpu.memory_bytes for gpu in gpus), default=None),
@@ -208,4 +215,4 @@ def cpu_name() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return platform.machine()

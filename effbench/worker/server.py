@@ -150,7 +150,8 @@ class Server:
             if message["op"] == "run":
                 self.begin(Task(id, message["task"], message["payload"], message["env"]))
             elif id in self.children:  # else the task to kill has ended
-                self.kill(self.children[id])
+                self.children[id].killed = True
+                processes.kill_tree(self.children[id].pid)
 
     def begin(self, task: Task) -> None:
         """Run a task in a child, or import modules here."""
@@ -161,10 +162,6 @@ class Server:
         if task.name != "probe":  # which needs no compiler
             self.import_all()
         self.fork(task)
-
-    def kill(self, child: Child) -> None:
-        child.killed = True
-        processes.kill_tree(child.pid)
 
     def import_next(self) -> None:
         with contextlib.suppress(ImportError):  # some releases of torch lack some modules

@@ -163,11 +163,11 @@ class RunningTrial(TrialContext):
             threads = min(torch.get_num_threads(), len(cores))
         torch.set_num_threads(threads)
         self.trial.threads = threads
-        if self.on_cuda and not torch.cuda.is_available():
-            # the probe may have seen the GPU
-            status = Status.ERROR if request.gpu_uuid else Status.UNSUPPORTED
-            raise Ended(status, "device=cuda, but torch sees no CUDA device")
         if self.on_cuda:
+            if not torch.cuda.is_available():
+                # the probe may have seen the GPU
+                status = Status.ERROR if request.gpu_uuid else Status.UNSUPPORTED
+                raise Ended(status, "device=cuda, but torch sees no CUDA device")
             self.watcher.gpu = Gpu.open(request.gpu_uuid)
         if request.duet is None or request.duet.leads:  # else the leader is at work
             self.watcher.wait_until_free(request.foreign_wait_s)
@@ -278,11 +278,11 @@ class RunningTrial(TrialContext):
                 return measured
             self.warm_up()  # it has waited, or a graph was compiled
         measured = self.time_alone()
-        if self.compiled is None:
-            return measured
-        self.trial.extra["timed_again"] = self.compiled
-        self.warm_up()
-        return self.time_alone()
+        if self.compiled is not None:
+            self.trial.extra["timed_again"] = self.compiled
+            self.warm_up()
+            measured = self.time_alone()
+        return measured
 
     def time_alone(self) -> StepTiming:
         """Time the step, and set `compiled`."""

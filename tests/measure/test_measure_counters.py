@@ -81,7 +81,7 @@ def test_dynamo_that_leaves_a_module_alone_is_a_reason():
         0,
         {"a nested tensor": 1},
     )
-    reason = "Dynamo compiled no graph: the module ran in eager mode (a nested tensor)"
+    reason = "Dynamo compiled no graph: the module ran in eager mode: a nested tensor"
     assert counters.Observer().degraded_reason(read, CPU) == reason
     assert counters.Observer(dynamo=False).degraded_reason(read, CPU) is None
 
