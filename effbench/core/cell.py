@@ -19,6 +19,8 @@ from typing import Any, Self, TypeAlias
 from effbench.core.disturbances import DisturbanceKind
 from effbench.core.quantities import Better, fact, metric
 
+JsonObject: TypeAlias = dict[str, Any]
+
 
 class Status(StrEnum):
     """How a trial or a result ended, worst first: a result takes the worst status of its trials."""
@@ -68,7 +70,7 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def mode_settings(mode: dict[str, Any]) -> dict[str, Any]:
+def mode_settings(mode: JsonObject) -> JsonObject:
     """Return a mode's own settings, the keyword arguments of its constructor."""
     return {
         key: value for key, value in mode.items() if key not in ("name", "description", "_target_")
@@ -102,17 +104,17 @@ class Cell:
     docs/reference/extending.md tells how to add an axis.
     """
 
-    model: dict[str, Any]
+    model: JsonObject
     bs: int
-    mode: dict[str, Any]
+    mode: JsonObject
     dtype: str
     phase: str
     device: str
-    numerics: dict[str, Any] = field(default_factory=dict)
+    numerics: JsonObject = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
-    stream: dict[str, Any] | None = None
-    training: dict[str, Any] | None = None
-    generate: dict[str, Any] | None = None
+    stream: JsonObject | None = None
+    training: JsonObject | None = None
+    generate: JsonObject | None = None
     threads: int | None = None
 
     @cached_property
@@ -135,7 +137,7 @@ class Cell:
         name: str = self.mode["name"]
         return name
 
-    def params(self) -> dict[str, Any]:
+    def params(self) -> JsonObject:
         """Return all parameters as plain JSON, without those that are None and LATER_NUMERICS:
         older keys stay valid.
 
@@ -150,7 +152,7 @@ class Cell:
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
-    def from_params(cls, params: dict[str, Any]) -> Cell:
+    def from_params(cls, params: JsonObject) -> Cell:
         return cls(**params)
 
     def identity(self) -> Identity:
@@ -221,7 +223,7 @@ class StoredEnvironment(Environment):
     """An environment of a database. `details`: further facts."""
 
     id: str = ""
-    details: dict[str, Any] = field(default_factory=dict)
+    details: JsonObject = field(default_factory=dict)
     first_seen_at: datetime | None = None
 
 
@@ -263,7 +265,7 @@ class Trial:
     disturbance_kind: DisturbanceKind | None = None  # not stored: for the line of progress
     has_library_status: bool = False  # not stored: an error of cuBLAS, cuDNN or their like
     samples: dict[str, list[float]] = field(default_factory=dict)
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: JsonObject = field(default_factory=dict)
 
     # --- facts of the trial ---
 
@@ -565,7 +567,7 @@ class Trial:
         help="fraction of the timed seconds in which the host was disturbed",
     )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return dataclasses.asdict(self)
 
     @classmethod
@@ -604,7 +606,7 @@ class Identity:
     dtype: str
     phase: str
     device: str
-    params: dict[str, Any]
+    params: JsonObject
     cell_key: str
     gpu_name: str | None = None
     torch_version: str = ""

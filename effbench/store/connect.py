@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy import event, exc
+from sqlalchemy import Connection, event, exc
 
 from effbench.core.errors import SchemaError, StoreError
 from effbench.core.folders import expand_user
@@ -30,6 +30,8 @@ from effbench.store.schema import HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json
 
+#: A URL, or the path of a SQLite file.
+DatabaseUrl: TypeAlias = str | os.PathLike[str]
 ELSEWHERE = "choose another database (db=URL for a sweep, --db URL for a command)"
 #: How long a locked SQLite file is waited for.
 BUSY_TIMEOUT_S = 30.0
@@ -75,7 +77,7 @@ class NoDatabaseError(StoreError):
     """The file of a SQLite database does not exist."""
 
 
-def parse_url(url: str | os.PathLike[str]) -> sa.URL:
+def parse_url(url: DatabaseUrl) -> sa.URL:
     """Return `url` as a SQLAlchemy URL; a plain path means a SQLite file. Raises StoreError for an
     unusable URL, ConfigError for an unknown home folder."""
     given = os.fspath(url)
@@ -109,7 +111,7 @@ def _url_of_path(path: str) -> sa.URL:
     return sa.URL.create("sqlite", database=expand_user(path, "db"))
 
 
-def sqlite_file(url: str | os.PathLike[str]) -> Path | None:
+def sqlite_file(url: DatabaseUrl) -> Path | None:
     """Return the file of a SQLite database, None for one on a server. Raises StoreError for an
     unusable URL."""
     parsed = parse_url(url)
@@ -118,7 +120,7 @@ def sqlite_file(url: str | os.PathLike[str]) -> Path | None:
     return Path(parsed.database or "")
 
 
-def folder_of(url: str | os.PathLike[str]) -> Path:
+def folder_of(url: DatabaseUrl) -> Path:
     """Return the folder of the logs: the folder of a SQLite file, else `results`."""
     file = sqlite_file(url)
     return file.parent if file else Path("results")
@@ -131,7 +133,7 @@ def describe(url: sa.URL) -> str:
     return masked_url(url.set(drivername="postgresql").render_as_string(hide_password=True))
 
 
-def name_of(connection: sa.Connection) -> str:
+def name_of(connection: Connection) -> str:
     """Return what messages call the database."""
     return str(connection.engine.get_execution_options()[NAME_OPTION])
 
@@ -154,7 +156,7 @@ class Database:
 
     def __init__(
         self,
-        url: str | os.PathLike[str],
+        url: DatabaseUrl,
         *,
         write: bool = False,
         create: bool = False,
@@ -184,13 +186,13 @@ class Database:
         return self._file is not None and identity(self._file) != self._file_id
 
     @contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
+    def reading(self) -> Iterator[Connection]:
         """Yield a connection whose queries see the same state of the database."""
         with self._explained(), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
+    def writing(self) -> Iterator[Connection]:
         """Yield a connection for one transaction. If it waits for another one, it sees what that
         has committed."""
         if not self.is_writable:
@@ -218,8 +220,8 @@ class Database:
 
 @contextmanager
 def connected(
-    url: str | os.PathLike[str], *, write: bool = False, name: str | None = None
-) -> Iterator[sa.Connection]:
+    url: DatabaseUrl, *, write: bool = False, name: str | None = None
+) -> Iterator[Connection]:
     """Yield a connection to an existing database, in one transaction that sees a snapshot of it.
     `name`: what messages call the database."""
     with Database(url, write=write, name=name) as database:
@@ -228,7 +230,7 @@ def connected(
             yield connection
 
 
-def insert(connection: sa.Connection, table: sa.Table) -> Any:
+def insert(connection: Connection, table: sa.Table) -> Any:
     """Return the INSERT of the connection's dialect, which has `on_conflict_do_nothing`."""
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects import postgresql
@@ -239,7 +241,7 @@ def insert(connection: sa.Connection, table: sa.Table) -> Any:
     return sqlite.insert(table)
 
 
-def revision(connection: sa.Connection) -> str | None:
+def revision(connection: Connection) -> str | None:
     """Return the revision of the database, None if it is empty. Raises StoreError for another
     program's database."""
     tables = sa.inspect(connection).get_table_names()
@@ -257,7 +259,7 @@ def revision(connection: sa.Connection) -> str | None:
     return versions[0]
 
 
-def make_unless_there(connection: sa.Connection) -> str:
+def make_unless_there(connection: Connection) -> str:
     """Create the schema in an empty database; return the revision."""
     schema.lock(connection)
     return revision(connection) or schema.make(connection)
@@ -358,7 +360,7 @@ def _sqlite_engine(url: sa.URL, name: str, creator: Callable[[], sqlite3.Connect
     )
 
     @event.listens_for(engine, "begin")
-    def begin_transaction(connection: sa.Connection) -> None:
+    def begin_transaction(connection: Connection) -> None:
         # IMMEDIATE waits for the write lock; a deferred transaction that begins to write would fail
         # instead
         writes = connection.get_execution_options().get(WRITE_OPTION, False)

@@ -6,9 +6,9 @@ import datetime as dt
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import Connection, select
 
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.settings import db_option
@@ -21,7 +21,7 @@ from effbench.store.schema import (
     ClaimVerdict,
 )
 from effbench.store.sweeps import hardware
-from effbench.store.values import as_dicts, now, text
+from effbench.store.values import Columns, as_dicts, now, text
 
 __all__ = ["ClaimVerdict"]
 
@@ -42,7 +42,7 @@ class BaselineInfo:
 
 
 def set_baseline(
-    connection: sa.Connection,
+    connection: Connection,
     name: str,
     sweep_id: str,
     note: str | None = None,
@@ -74,12 +74,12 @@ def set_baseline(
     return machines
 
 
-def baselines(connection: sa.Connection, name: str | None = None) -> list[BaselineInfo]:
+def baselines(connection: Connection, name: str | None = None) -> list[BaselineInfo]:
     """Return all baselines in order, or those with this name. Raises NothingFoundError for an
     unknown name."""
     columns = SWEEP.c.name.label("sweep_name"), *SWEEP.c["label", "started_at"]
     # a sweep may have been deleted by hand
-    every = sa.select(BASELINE, *columns).outerjoin(SWEEP).order_by(*BASELINE.primary_key)
+    every = select(BASELINE, *columns).outerjoin(SWEEP).order_by(*BASELINE.primary_key)
     known = [BaselineInfo(**row) for row in as_dicts(connection, every)]
     if name is None:
         return known
@@ -94,7 +94,7 @@ def baselines(connection: sa.Connection, name: str | None = None) -> list[Baseli
 
 
 def remove_baseline(
-    connection: sa.Connection, name: str, hardware: str | None = None
+    connection: Connection, name: str, hardware: str | None = None
 ) -> list[BaselineInfo]:
     """Delete the baseline on this hardware (None: on all) and return what was deleted. Raises
     NothingFoundError."""
@@ -111,9 +111,7 @@ def remove_baseline(
     return removed
 
 
-def add_verdicts(
-    connection: sa.Connection, environment_id: str, judged: Iterable[dict[str, Any]]
-) -> None:
+def add_verdicts(connection: Connection, environment_id: str, judged: Iterable[Columns]) -> None:
     """Add rows of `claim_verdict`; `judged` holds them without `environment_id` and `judged_at`."""
     given = {"environment_id": environment_id, "judged_at": now()}
     rows = [{**row, **given} for row in judged]
@@ -121,13 +119,13 @@ def add_verdicts(
         connection.execute(sa.insert(VERDICT), rows)
 
 
-def verdicts(connection: sa.Connection) -> list[dict[str, Any]]:
+def verdicts(connection: Connection) -> list[Columns]:
     """Return the newest verdict on each claim by each experiment on each GPU (or CPU), oldest
     first, with `gpu_name`, `cpu_name` and `torch_version` of its environment."""
     facts = ENVIRONMENT.c["gpu_name", "cpu_name", "torch_version"]
-    of_claims = sa.select(VERDICT, *facts).join(ENVIRONMENT)
+    of_claims = select(VERDICT, *facts).join(ENVIRONMENT)
     oldest_first = of_claims.order_by(*VERDICT.c["judged_at", "id"])  # ids follow the import
-    newest: dict[tuple[str, ...], dict[str, Any]] = {}
+    newest: dict[tuple[str, ...], Columns] = {}
     for row in as_dicts(connection, oldest_first):
         key = (row["claim"], row["experiment"], row["gpu_name"] or row["cpu_name"])
         newest.pop(key, None)

@@ -12,9 +12,10 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
-from typing import Any, Self
+from typing import Self
 
 import sqlalchemy as sa
+from sqlalchemy import Connection
 
 from effbench.core.cell import (
     Cell,
@@ -35,7 +36,7 @@ from effbench.store import sweeps, trials
 from effbench.store.connect import insert
 from effbench.store.schema import RESULT, SWEEP, TRIAL
 from effbench.store.summary import BOUNDS, mean_of
-from effbench.store.values import now, text, trial_row
+from effbench.store.values import Columns, now, text, trial_row
 
 #: Key of a joined sweep's `host`: what it joins, one entry per host.
 JOINED = "joined"
@@ -59,7 +60,7 @@ class HostSweep:
     host: str = ""
 
     @classmethod
-    def read(cls, connection: sa.Connection, sweep_id: str) -> Self:
+    def read(cls, connection: Connection, sweep_id: str) -> Self:
         """Return a sweep to join. Raises StoreError for a joined one, and for one with several
         environments."""
         sweep = sweeps.find_sweep(connection, sweep_id)
@@ -99,7 +100,7 @@ class HostSweep:
         protocol = {**self.sweep.protocol, "baseline_mode": self.sweep.baseline_mode}
         return Conditions(environment, protocol, {})
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Columns:
         """Return what the joined sweep records about this host."""
         times = [trial.host_ms for trial in self.trials if trial.host_ms]
         host_ms = statistics.median(times) if times else None
@@ -146,10 +147,10 @@ class HostSweep:
         )
 
 
-def figures_of(result: Result) -> dict[str, Any]:
+def figures_of(result: Result) -> Columns:
     """Return the figures of a trial that stands for a result. Its speedups count as those of pairs,
     because both sides ran on the same host."""
-    figures: dict[str, Any] = {name: getattr(result, name) for name in FIGURES}
+    figures: Columns = {name: getattr(result, name) for name in FIGURES}
     figures["pair_disturbance"] = result.speedup_disturbance
     if result.unsteady_trials is not None:
         figures["steady"] = result.unsteady_trials == 0
@@ -175,7 +176,7 @@ class JoinedSweep:
     omitted: int
 
 
-def join(connection: sa.Connection, sweep_ids: Iterable[str], name: str) -> JoinedSweep:
+def join(connection: Connection, sweep_ids: Iterable[str], name: str) -> JoinedSweep:
     """Join these sweeps of the database, each of another host, into one with this name. The sweeps
     stay as they are. Joining them again replaces the joined sweep.
 
@@ -201,7 +202,7 @@ def join(connection: sa.Connection, sweep_ids: Iterable[str], name: str) -> Join
     return JoinedSweep(sweep_id, name, hosts, len(plan), len(every - shared))
 
 
-def _read_parts(connection: sa.Connection, sweep_ids: Sequence[str]) -> list[HostSweep]:
+def _read_parts(connection: Connection, sweep_ids: Sequence[str]) -> list[HostSweep]:
     """Return the sweeps to join, by host. Raises UsageError for fewer than two, StoreError for
     sweeps that cannot be joined."""
     if len(sweep_ids) < 2:
@@ -244,11 +245,18 @@ def _named(parts: Sequence[HostSweep]) -> list[HostSweep]:
     names = [(part.hostname or "host").partition(".")[0] for part in parts]
     if len(set(names)) < len(names):
         names = [f"{name}-{number}" for number, name in enumerate(names, 1)]
-    return [replace(part, host=name) for part, name in zip(parts, names, strict=True)]
+    return [
+        replace(part, host=name)
+        for part, name in zip(
+            parts,
+            names,
+            strict=True,
+        )
+    ]
 
 
 def _write_sweep(
-    connection: sa.Connection,
+    connection: Connection,
     sweep_id: str,
     name: str,
     parts: Sequence[HostSweep],
@@ -256,10 +264,9 @@ def _write_sweep(
     """Write the row of the joined sweep, which baselines may refer to, and remove what belongs to
     an earlier one."""
     joined = [part.sweep for part in parts]
-    row: dict[str, Any] = {
+    row: Columns = {
         "id": sweep_id,
         "name": name,
-        "label": _shared(sweep.label for sweep in joined),
         "state": "completed",
         "started_at": min(sweep.started_at for sweep in joined),
         "finished_at": now(),
@@ -269,7 +276,6 @@ def _write_sweep(
         "baseline_mode": joined[0].baseline_mode,
         "seed": joined[0].seed,
         "rounds": len(parts),
-        "git_revision": _shared(sweep.git_revision for sweep in joined),
         "host": {JOINED: [part.facts() for part in parts]},
         "imported_at": now(),
     }
@@ -278,21 +284,19 @@ def _write_sweep(
     sweeps.clear(connection, sweep_id)
 
 
-def _shared(values: Iterable[str | None]) -> str | None:
-    """Return the value that all have; None if they differ."""
-    distinct = set(values)
-    return distinct.pop() if len(distinct) == 1 else None
-
-
 def _write_trials(
-    connection: sa.Connection,
+    connection: Connection,
     sweep_id: str,
     parts: Sequence[HostSweep],
     cell_keys: Collection[str],
 ) -> None:
     """Write the trials of these cells, a round for each part."""
     details = {JOINED: [part.environment.id for part in parts]}
-    environment_id = sweeps.add_environment(connection, _joined_environment(parts), details)
+    environment_id = sweeps.add_environment(
+        connection,
+        _joined_environment(parts),
+        details,
+    )
     keys = {"sweep_id": sweep_id, "environment_id": environment_id}
     for number, part in enumerate(parts):
         for result in part.results:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import sqlalchemy as sa
+from sqlalchemy import Connection, select
 
 from effbench.core.errors import StoreError
 from effbench.store import connect, schema
@@ -19,7 +18,7 @@ from effbench.store.trials import rebuild_results
 FORMER = ("acknowledgement", "calibration")
 
 
-def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
+def upgrade(url: connect.DatabaseUrl) -> tuple[str | None, str]:
     """Bring an existing database to this version's schema in one transaction; return its revision
     before and after.
 
@@ -42,7 +41,7 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
     return before, HEAD_REVISION
 
 
-def renew(connection: sa.Connection, copy: Path, before: str) -> None:
+def renew(connection: Connection, copy: Path, before: str) -> None:
     """Replace the tables of a SQLite file by those of this version, with the rows of its copy of
     revision `before`."""
     connection.exec_driver_sql("DROP VIEW results")
@@ -52,11 +51,11 @@ def renew(connection: sa.Connection, copy: Path, before: str) -> None:
     schema.make(connection)
     with connect.connected(copy) as old:
         copy_rows(Source(old, connect.name_of(connection)), connection, before)
-    for sweep_id in connection.scalars(sa.select(SWEEP.c.id)).all():
+    for sweep_id in connection.scalars(select(SWEEP.c.id)).all():
         rebuild_results(connection, sweep_id)
 
 
-def copy_before(url: str | os.PathLike[str], revision: str) -> Path:
+def copy_before(url: connect.DatabaseUrl, revision: str) -> Path:
     """Return where `upgrade` keeps a copy of a SQLite file of this revision."""
     file = Path(connect.sqlite_file(url) or "")
     return file.with_name(f"{file.stem}.before-upgrade-{revision}{file.suffix}")

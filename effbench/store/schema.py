@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Column, ForeignKey, Integer, LargeBinary, Text
+from sqlalchemy import Column, Connection, ForeignKey, Integer, LargeBinary, Text, select
 from sqlalchemy.ext.compiler import compiles
 
 from effbench.core.cell import Status
@@ -334,7 +334,7 @@ RESULT_DTYPES = {
     for c in RESULTS.c
 }
 VIEW_QUERY = (
-    sa.select(*(column.label(name) for name, column in _SHOWN.items()))
+    select(*(column.label(name) for name, column in _SHOWN.items()))
     .select_from(RESULT)
     .join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
     .join(CELL, CELL.c.key == RESULT.c.cell_key)
@@ -346,14 +346,14 @@ _REVISION = sa.Table(
 )
 
 
-def lock(connection: sa.Connection) -> None:
+def lock(connection: Connection) -> None:
     """Wait for other processes that create or upgrade the schema. In SQLite each transaction that
     writes has waited."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
 
 
-def make(connection: sa.Connection) -> str:
+def make(connection: Connection) -> str:
     """Create the tables and the view in a database without them; return its revision, which is the
     newest."""
     METADATA.create_all(connection)

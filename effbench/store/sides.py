@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-import sqlalchemy as sa
+from sqlalchemy import Connection, select
 
 from effbench.core.cell import Cell, StoredEnvironment
 from effbench.core.metrics import METRICS
@@ -69,12 +69,12 @@ class CellResult:
         return f"{self.status}: {self.reason}" if self.reason else str(self.status)
 
 
-def sides(connection: sa.Connection, sweep_id: str) -> dict[ResultKey, CellResult]:
+def sides(connection: Connection, sweep_id: str) -> dict[ResultKey, CellResult]:
     """Return the results of a sweep, with the figures of their counted trials."""
     trials = by_result(read_without_extra(connection, TRIAL.c.sweep_id == sweep_id))
     columns = RESULT.c[*ResultKey._fields, *_OF_RESULTS, *PER_SWEEP]
     results = {}
-    for row in as_dicts(connection, sa.select(*columns).filter_by(sweep_id=sweep_id)):
+    for row in as_dicts(connection, select(*columns).filter_by(sweep_id=sweep_id)):
         key = ResultKey(row["cell_key"], row["environment_id"])
         counted = CountedTrials.of(trials[key])
         figures: dict[str, Figures] = {name: {0: row[name]} for name in PER_SWEEP}
@@ -111,18 +111,22 @@ _IS_LEVEL = """
 
 
 def _alike(
-    connection: sa.Connection, sweep_id: str, environment_ids: Collection[str]
+    connection: Connection, sweep_id: str, environment_ids: Collection[str]
 ) -> dict[str, Any]:
     """Return id -> row of the sweeps, newest first, that have a result of one of this sweep's
     cells, both in these environments."""
-    is_alike = sql_query(_IS_ALIKE, sweep_id=sweep_id, environments=list(environment_ids))
+    is_alike = sql_query(
+        _IS_ALIKE,
+        sweep_id=sweep_id,
+        environments=list(environment_ids),
+    )
     columns = SWEEP.c["id", "name", "started_at", "imported_at", "protocol"]
-    newest_first = sa.select(*columns).where(is_alike).order_by(*NEWEST_FIRST)
+    newest_first = select(*columns).where(is_alike).order_by(*NEWEST_FIRST)
     return {row.id: row for row in connection.execute(newest_first)}
 
 
 def levels(
-    connection: sa.Connection,
+    connection: Connection,
     sweep_id: str,
     environment_ids: Collection[str],
     before: dt.datetime,
@@ -149,7 +153,7 @@ def levels(
         environments=list(environment_ids),
     )
     values = (
-        sa.select(*RESULT.c[*ResultKey._fields, *metrics])
+        select(*RESULT.c[*ResultKey._fields, *metrics])
         .join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
         .where(is_level)
         .order_by(*SWEEP.c["started_at", "id"])
@@ -172,9 +176,7 @@ def _is_like(sweep: Any, other: Any) -> bool:
     return all(sweep.protocol[name] == other.protocol[name] for name in names)
 
 
-def previous(
-    connection: sa.Connection, sweep_id: str, environment_ids: Collection[str]
-) -> str | None:
+def previous(connection: Connection, sweep_id: str, environment_ids: Collection[str]) -> str | None:
     """Return the id of the newest earlier sweep, except re-runs, that has a result of one of this
     sweep's cells, both in these environments, or None. Sweeps that were recorded here come before
     imported ones, and then those of the same name, if this sweep has a name: pushes and pull
@@ -198,7 +200,7 @@ def previous(
     return str(min(candidates, key=rank).id)
 
 
-def host_ms(connection: sa.Connection, sweep_id: str) -> float | None:
+def host_ms(connection: Connection, sweep_id: str) -> float | None:
     """Return the time of the fixed host work in ms in a sweep's quieter moments: the median over
     its trials; None if no trial has measured it."""
     sql = "SELECT host_ms FROM trial WHERE sweep_id = :sweep_id AND host_ms > 0"
@@ -223,7 +225,7 @@ class PastResults:
 
 
 def past_results(
-    connection: sa.Connection,
+    connection: Connection,
     columns: Sequence[str],
     environment_ids: Collection[str] = (),
     most: int | None = None,
@@ -233,7 +235,7 @@ def past_results(
     sweeps, with at most this many results in total, but at least one."""
     infos = sweeps(connection)
     names = ["sweep_id", *ResultKey._fields, "status", "reason", *columns]
-    results = sa.select(*RESULT.c[*dict.fromkeys(names)])
+    results = select(*RESULT.c[*dict.fromkeys(names)])
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
     older = 0
@@ -246,7 +248,7 @@ def past_results(
     return PastResults(
         sweeps=infos,
         environments={known.id: known for known in environments(connection)},
-        cells=cells(connection),
+        cells={cell.key: cell for cell in cells(connection)},
         rows=list(as_dicts(connection, results)),
         older=older,
     )

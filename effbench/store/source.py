@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import exc
+from sqlalchemy import Connection, exc, select
 
 from effbench.core.cell import Cell, Environment
 from effbench.core.errors import StoreError
@@ -33,7 +33,7 @@ from effbench.store.schema import (
     SWEEP_ID,
     TRIAL,
 )
-from effbench.store.values import batched, cell_row
+from effbench.store.values import Columns, Condition, batched, cell_row
 
 #: rows in memory at a time
 CHUNK = 1000
@@ -53,13 +53,13 @@ class RefusedError(StoreError):
 class Source:
     """A database to read from."""
 
-    connection: sa.Connection
+    connection: Connection
     name: str
 
-    def rows(self, table: sa.Table, *where: sa.ColumnElement[bool]) -> Iterator[dict[str, Any]]:
+    def rows(self, table: sa.Table, *where: Condition) -> Iterator[Columns]:
         """Yield rows by primary key. Raises RefusedError for the first one that cannot be read, or
         whose key does not match it."""
-        query = sa.select(table).where(*where).order_by(*table.primary_key)
+        query = select(table).where(*where).order_by(*table.primary_key)
         for row in self.fetch(query):
             values = dict(row._mapping)
             if not has_its_key(table, values):
@@ -72,17 +72,10 @@ class Source:
     def fetch(self, query: sa.Select[Any]) -> Iterator[sa.Row[Any]]:
         """Yield rows. Raises RefusedError if the database fails, or holds a value of another
         type."""
-        with self.refusing():
+        try:
             result = self.connection.execute(query.execution_options(yield_per=CHUNK))
             for rows in result.partitions():
                 yield from rows
-
-    @contextmanager
-    def refusing(self) -> Iterator[None]:
-        """Raise RefusedError for an error of the database, or one that a value of another type
-        causes."""
-        try:
-            yield
         except (exc.SQLAlchemyError, sqlite3.Error) as error:
             raise RefusedError(str(connect.explain(error, self.name))) from error
         except (AttributeError, TypeError, ValueError, RecursionError) as error:
@@ -94,12 +87,11 @@ class Source:
 
         Raises NothingFoundError if there are none.
         """
-        with self.refusing():
-            every = sa.select(SWEEP.c.id).order_by(SWEEP.c.started_at, SWEEP.c.id)
-            ids = list(self.connection.scalars(every))
-            if references or not ids:
-                named = references or ["last"]
-                ids = [sweeps.find_sweep(self.connection, reference).id for reference in named]
+        every = select(SWEEP.c.id).order_by(SWEEP.c.started_at, SWEEP.c.id)
+        ids = [row.id for row in self.fetch(every)]
+        if references or not ids:
+            named = references or ["last"]
+            ids = [sweeps.find_sweep(self.connection, reference).id for reference in named]
         return list(dict.fromkeys(ids))
 
 
@@ -140,7 +132,12 @@ def opened(url: str) -> Iterator[Source]:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="effbench-"))
             copy = Path(folder) / "upgraded.db"
             with (
-                connect.Database(copy, write=True, create=True, name=name) as upgraded,
+                connect.Database(
+                    copy,
+                    write=True,
+                    create=True,
+                    name=name,
+                ) as upgraded,
                 upgraded.writing() as writing,
             ):
                 schema.make(writing)
@@ -151,7 +148,7 @@ def opened(url: str) -> Iterator[Source]:
         yield Source(connection, name)
 
 
-def copy_rows(source: Source, target: sa.Connection, before: str) -> None:
+def copy_rows(source: Source, target: Connection, before: str) -> None:
     """Copy the rows of a database of revision `before` into one with this version's schema, except
     results, which are derived again. Columns that are new become NULL."""
     inspector = sa.inspect(source.connection)
@@ -159,7 +156,7 @@ def copy_rows(source: Source, target: sa.Connection, before: str) -> None:
         if table is RESULT:
             continue
         known = {column["name"] for column in inspector.get_columns(table.name)}
-        query = sa.select(*(column for column in table.columns if column.name in known))
+        query = select(*(column for column in table.columns if column.name in known))
         for chunk in batched(source.fetch(query), CHUNK):
             rows = [dict(row._mapping) for row in chunk]
             if table is TRIAL and before < MARKS_REVISION:
@@ -168,7 +165,7 @@ def copy_rows(source: Source, target: sa.Connection, before: str) -> None:
             target.execute(sa.insert(table), rows)
 
 
-def mark_if_noisy(row: dict[str, Any]) -> None:
+def mark_if_noisy(row: Columns) -> None:
     """Give the row of a trial that is `noisy` the status `ok` and a mark, or `degraded` if it
     compiled while it was timed."""
     row["disturbance"] = None
@@ -183,7 +180,7 @@ def mark_if_noisy(row: dict[str, Any]) -> None:
     row["disturbance"] = DISTURBED.sub(r"host busy for \1 of the timing", reason)
 
 
-def require_safe(connection: sa.Connection, name: str) -> None:
+def require_safe(connection: Connection, name: str) -> None:
     """Raise StoreError for a SQLite file that is damaged, or whose known tables run code when they
     are read."""
     damage = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()

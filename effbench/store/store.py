@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -17,7 +16,7 @@ from typing import (
     TypeVar,
 )
 
-import sqlalchemy as sa
+from sqlalchemy import Connection
 
 from effbench.core.cell import Result, Trial
 from effbench.core.settings import db_setting
@@ -35,9 +34,9 @@ from effbench.store.values import DamagedSamplesError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Query: TypeAlias = Callable[Concatenate[sa.Connection, P], R]
+Query: TypeAlias = Callable[Concatenate[Connection, P], R]
 Method: TypeAlias = Callable[Concatenate["Store", P], R]
-Begin: TypeAlias = Callable[[connect.Database], AbstractContextManager[sa.Connection]]
+Begin: TypeAlias = Callable[[connect.Database], AbstractContextManager[Connection]]
 
 
 def reads(query: Query[P, R]) -> Method[P, R]:
@@ -71,7 +70,7 @@ class Store(connect.Database):
     @classmethod
     def open(
         cls,
-        url: str | os.PathLike[str],
+        url: connect.DatabaseUrl,
         *,
         mode: Literal["read", "write"] = "read",
         bulk: bool = False,

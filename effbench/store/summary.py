@@ -20,7 +20,7 @@ from functools import cached_property
 from math import inf
 from operator import attrgetter
 from statistics import geometric_mean
-from typing import Any, Self
+from typing import Self
 
 from effbench.core.cell import (
     SEVERITY,
@@ -43,6 +43,7 @@ from effbench.stats.intervals import (
     log_mean_of_compilations,
 )
 from effbench.store.bottleneck import bound, idle_fraction
+from effbench.store.values import Columns
 
 #: marked trials do not count if at least this many unmarked ones remain
 ENOUGH_UNMARKED = 3
@@ -146,9 +147,28 @@ class CountedTrials:
         return disturbance_of(self.kept)
 
     @cached_property
-    def means(self) -> dict[str, LogEstimate | None]:
-        """Time -> its mean logarithm."""
-        return {name: estimate(self.kept, name) for name in ESTIMATED}
+    def means(self) -> dict[str, LogEstimate]:
+        """Time -> its mean logarithm, if it has one."""
+        means = {}
+        for name in ESTIMATED:
+            mean = estimate(self.kept, name)
+            if mean is not None:
+                means[name] = mean
+        return means
+
+    @cached_property
+    def figures(self) -> Columns:
+        """The columns of a result that its trials give; a failed cell only has those that explain
+        the failure."""
+        is_measured = self.decisive.status.is_measured
+        figures: Columns = {}
+        for metric in METRICS.values():
+            if metric.combine is not None and (metric.explains or is_measured):
+                figures[metric.name] = self.combined(metric)
+        if is_measured:
+            for name, mean in self.means.items():
+                figures |= interval_columns(name, mean)
+        return figures
 
     def giving(self, metric: Metric) -> list[Trial]:
         """Return the trials that give a metric of results.
@@ -220,19 +240,12 @@ def summarise(
     of_cell = CountedTrials.of(trials)
     kept = of_cell.kept
     status = of_cell.decisive.status
-    figures: dict[str, Any] = {}
-    for metric in METRICS.values():
-        if metric.combine is not None and (metric.explains or status.is_measured):
-            figures[metric.name] = of_cell.combined(metric)
-    if status.is_measured:
-        for name, mean in of_cell.means.items():
-            figures |= _interval_columns(name, mean)
     summary = Summary(
         status=status,
         reason=of_cell.decisive.reason,
         trials=len(kept),
         is_baseline=is_baseline,
-        **figures,
+        **of_cell.figures,
     )
     if not status.is_measured:
         return summary
@@ -248,16 +261,26 @@ def summarise(
         throughput_per_s=_throughput(bs, summary.period_ms or summary.latency_ms),
         gpu_idle_fraction=idle,
         bound=bound(idle),
-        relative_memory=_relative_memory(summary, baseline),
     )
+    if status is Status.OK and is_baseline:
+        return replace(summary, **_speedups_of_baseline(of_cell))
+    if baseline is not None:
+        reserved = baseline.figures.get("peak_reserved_bytes")
+        if reserved and summary.peak_reserved_bytes:
+            summary = replace(summary, relative_memory=summary.peak_reserved_bytes / reserved)
     if status is not Status.OK:
         return summary
-    if is_baseline:
-        return replace(summary, **_speedups_of_baseline(of_cell))
     summary = replace(summary, **_speedups(trials, of_cell, baseline))
     if baseline is None:
         return summary
-    return replace(summary, break_even_calls=_break_even(summary, of_cell, baseline))
+    return replace(
+        summary,
+        break_even_calls=_break_even(
+            summary,
+            of_cell,
+            baseline,
+        ),
+    )
 
 
 def _distinct(values: Iterable[object]) -> int | None:
@@ -272,22 +295,11 @@ def _throughput(bs: float | None, call_ms: float | None) -> float | None:
     return bs * 1000.0 / call_ms
 
 
-def _interval_columns(name: str, mean: LogEstimate | None) -> dict[str, Any]:
-    """Return a mean and the bounds of its interval by column; none without a mean."""
-    if mean is None:
-        return {}
+def interval_columns(name: str, mean: LogEstimate) -> Columns:
+    """Return a mean and the bounds of its interval by column."""
     figure = mean.interval()
     low, high = INTERVALS[name]
     return {name: figure.value, low: figure.low, high: figure.high}
-
-
-def _relative_memory(summary: Summary, baseline: CountedTrials | None) -> float | None:
-    if baseline is None or not baseline.decisive.status.is_measured:
-        return None
-    reserved = baseline.combined(METRICS["peak_reserved_bytes"])
-    if not reserved or not summary.peak_reserved_bytes:
-        return None
-    return summary.peak_reserved_bytes / reserved
 
 
 # --- speedups ---
@@ -302,18 +314,18 @@ class Speedups:
     disturbance: str | None
 
 
-def _speedups_of_baseline(of_cell: CountedTrials) -> dict[str, Any]:
+def _speedups_of_baseline(of_cell: CountedTrials) -> Columns:
     """Return 1 by definition: an interval would wrongly suggest doubt."""
-    columns: dict[str, Any] = {}
+    columns: Columns = {}
     for name, time in SPEEDUPS.items():
-        if of_cell.means[time]:
+        if time in of_cell.means:
             columns |= dict.fromkeys((name, *INTERVALS[name]), 1.0)
     return columns
 
 
 def _speedups(
     trials: Sequence[Trial], of_cell: CountedTrials, baseline: CountedTrials | None
-) -> dict[str, Any]:
+) -> Columns:
     """Return the columns with the speedups.
 
     The headline comes from pairs, if every trial that counts has pairs; a speedup that these do not
@@ -330,20 +342,20 @@ def _speedups(
         headline = separate
     if headline is None:
         return {}
-    columns: dict[str, Any] = {
+    columns: Columns = {
         "speedup_from": headline.origin,
         "speedup_disturbance": headline.disturbance,
     }
-    for name, of_speedup in SPEEDUP_COLUMNS.items():
-        if separate is not None:
-            mean = separate.estimates.get(name)
-            columns |= _interval_columns(name, mean)
-            columns |= _interval_columns(of_speedup.separate, mean)
-        columns |= _interval_columns(name, headline.estimates.get(name))
-        if paired is not None:
-            busy = f"{of_speedup.paired}_disturbed"
-            attempts = last_attempts(trials)
-            columns[of_speedup.busy] = mean_of(getattr(trial, busy) for trial in attempts)
+    if separate is not None:
+        for name, mean in separate.estimates.items():
+            columns |= interval_columns(name, mean)
+            columns |= interval_columns(SPEEDUP_COLUMNS[name].separate, mean)
+    for name, mean in headline.estimates.items():
+        columns |= interval_columns(name, mean)
+    if paired is not None:
+        for names in SPEEDUP_COLUMNS.values():
+            busy = [getattr(trial, f"{names.paired}_disturbed") for trial in last_attempts(trials)]
+            columns[names.busy] = mean_of(busy)
     return columns
 
 
@@ -365,11 +377,11 @@ def _separate_speedups(of_cell: CountedTrials, baseline: CountedTrials | None) -
     """Return the speedups of separate processes; None without an ok baseline, or without times."""
     if baseline is None or baseline.decisive.status is not Status.OK:
         return None
-    estimates: dict[str, LogEstimate] = {}
-    for name, time in SPEEDUPS.items():
-        mean, baseline_mean = of_cell.means[time], baseline.means[time]
-        if mean is not None and baseline_mean is not None:
-            estimates[name] = log_difference(baseline_mean, mean)
+    estimates = {
+        name: log_difference(baseline.means[time], of_cell.means[time])
+        for name, time in SPEEDUPS.items()
+        if time in baseline.means and time in of_cell.means
+    }
     if not estimates:
         return None
     disturbance = of_cell.disturbance
@@ -381,8 +393,8 @@ def _separate_speedups(of_cell: CountedTrials, baseline: CountedTrials | None) -
 def _break_even(summary: Summary, of_cell: CountedTrials, baseline: CountedTrials) -> int | None:
     """Return after how many calls the preparation of the cell pays for itself against the baseline;
     None if it never does, if that is not significant, or if it is unknown."""
-    baseline_latency = baseline.means["latency_ms"]
-    if baseline_latency is None or summary.latency_ms is None or summary.speedup is None:
+    baseline_ms = baseline.figures.get("latency_ms")
+    if baseline_ms is None or summary.latency_ms is None or summary.speedup is None:
         return None
     is_marked = summary.marked or baseline.disturbance is not None
     is_significant = summary.speedup_ci_low is None or summary.speedup_ci_low > 1
@@ -395,7 +407,6 @@ def _break_even(summary: Summary, of_cell: CountedTrials, baseline: CountedTrial
         if any(trial.compile_s is not None for trial in of_cell.kept):
             return None  # only seen compiling with a warm cache
         preparation_s = mean_of(trial.prepare_s for trial in of_cell.kept)
-    baseline_ms = baseline_latency.interval().value
     return break_even_calls(preparation_s, baseline_ms, summary.latency_ms)
 
 
@@ -444,17 +455,30 @@ class Bounds:
     mark: str = "disturbance"
 
 
-_OF_LATENCY = Bounds("latency_ms", "latency_median_low_ms", "latency_median_high_ms")
+_OF_LATENCY = Bounds(
+    "latency_ms",
+    "latency_median_low_ms",
+    "latency_median_high_ms",
+)
 #: Figure of a trial -> its bounds, which a marked trial's figure has; times of requests follow
 #: their latency.
 BOUNDS = {
     "latency_ms": _OF_LATENCY,
     "ttft_ms": _OF_LATENCY,
     "tpot_ms": _OF_LATENCY,
-    "period_ms": Bounds("period_ms", "period_median_low_ms", "period_median_high_ms"),
+    "period_ms": Bounds(
+        "period_ms",
+        "period_median_low_ms",
+        "period_median_high_ms",
+    ),
 }
 for _paired in (columns.paired for columns in SPEEDUP_COLUMNS.values()):
-    BOUNDS[_paired] = Bounds(_paired, f"{_paired}_low", f"{_paired}_high", "pair_disturbance")
+    BOUNDS[_paired] = Bounds(
+        _paired,
+        f"{_paired}_low",
+        f"{_paired}_high",
+        "pair_disturbance",
+    )
 
 
 def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy import Connection, select
 
 from effbench.core.cell import (
     Cell,
@@ -95,14 +96,14 @@ def is_future(time: dt.datetime) -> bool:
     return time > dt.datetime.now(dt.UTC) + CLOCK_SKEW
 
 
-def sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[SweepInfo]:
+def sweeps(connection: Connection, sweep_id: str | None = None) -> list[SweepInfo]:
     """Return every sweep (or the one with this id), newest first; those that start in the future
     come last."""
-    query = sa.select(SWEEP).order_by(*NEWEST_FIRST)
+    query = select(SWEEP).order_by(*NEWEST_FIRST)
     if sweep_id is not None:
         query = query.filter_by(id=sweep_id)
     for name, table in (("cells", PLANNED), ("trials", TRIAL)):
-        number = sa.select(sa.func.count()).where(table.c.sweep_id == SWEEP.c.id)
+        number = select(sa.func.count()).where(table.c.sweep_id == SWEEP.c.id)
         query = query.add_columns(number.scalar_subquery().label(name))
     infos = {}
     for facts in as_dicts(connection, query):
@@ -128,7 +129,7 @@ def recorded_here_first(newest_first: Iterable[Dated]) -> list[Dated]:
     )
 
 
-def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
+def find_sweep(connection: Connection, ref: str) -> SweepInfo:
     """Return the sweep that `ref` means: `last`, an id, a name (the newest sweep with it), a label
     that only one sweep has, or a unique start of an id.
 
@@ -138,7 +139,7 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
     """
     columns = SWEEP.c["id", "name", "label", "started_at", "imported_at"]
     user = SWEEP.c.host["user"].as_string().label("user")
-    newest_first = sa.select(*columns, user).order_by(*NEWEST_FIRST)
+    newest_first = select(*columns, user).order_by(*NEWEST_FIRST)
     known = recorded_here_first(connection.execute(newest_first))
     database = name_of(connection)
     if not known:
@@ -180,10 +181,10 @@ def _matching(ref: str, known: Sequence[Dated]) -> Sequence[Dated]:
 # --- begin, extend and finish sweeps ---
 
 
-def lock(connection: sa.Connection, sweep_id: str, *names: str) -> sa.Row[Any]:
+def lock(connection: Connection, sweep_id: str, *names: str) -> sa.Row[Any]:
     """Lock the sweep, so that no process derives results while another adds trials; return its id
     and columns with these names."""
-    query = sa.select(*SWEEP.c["id", *names]).filter_by(id=sweep_id).with_for_update()
+    query = select(*SWEEP.c["id", *names]).filter_by(id=sweep_id).with_for_update()
     row = connection.execute(query).one_or_none()
     if row is None:
         raise NothingFoundError(f"no sweep {sweep_id!r} in {name_of(connection)}")
@@ -191,7 +192,7 @@ def lock(connection: sa.Connection, sweep_id: str, *names: str) -> sa.Row[Any]:
 
 
 def begin_sweep(
-    connection: sa.Connection,
+    connection: Connection,
     /,
     *,
     plan: Iterable[Cell],
@@ -219,36 +220,36 @@ def begin_sweep(
     return str(row["id"])
 
 
-def add_sweep(connection: sa.Connection, row: Mapping[str, Any]) -> bool:
+def add_sweep(connection: Connection, row: Mapping[str, Any]) -> bool:
     """Add a row of `sweep`; return whether its id is new."""
     new = insert(connection, SWEEP).values(**row).on_conflict_do_nothing()
     # RETURNING, because PostgreSQL's driver has no rowcount
     return connection.scalar(new.returning(SWEEP.c.id)) is not None
 
 
-def clear(connection: sa.Connection, sweep_id: str) -> None:
+def clear(connection: Connection, sweep_id: str) -> None:
     """Remove the plan, trials and results of a sweep; its row stays, because baselines and verdicts
     may refer to it."""
-    trials = sa.select(TRIAL.c.id).filter_by(sweep_id=sweep_id)
+    trials = select(TRIAL.c.id).filter_by(sweep_id=sweep_id)
     connection.execute(sa.delete(SAMPLE).where(SAMPLE.c.trial_id.in_(trials)))
     for table in (RESULT, TRIAL, PLANNED):
         connection.execute(sa.delete(table).filter_by(sweep_id=sweep_id))
 
 
-def update(connection: sa.Connection, sweep_id: str, **values: Any) -> None:
+def update(connection: Connection, sweep_id: str, **values: Any) -> None:
     """Change columns of a sweep."""
     connection.execute(sa.update(SWEEP).filter_by(id=sweep_id).values(**values))
 
 
 def extend_sweep(
-    connection: sa.Connection,
+    connection: Connection,
     sweep_id: str,
     cells: Iterable[Cell],
     cell_overrides: Mapping[str, list[str]] | None = None,
 ) -> None:
     """Append cells to the sweep's plan; cells that are already planned keep their position."""
     lock(connection, sweep_id)
-    query = sa.select(PLANNED.c.cell_key).filter_by(sweep_id=sweep_id)
+    query = select(PLANNED.c.cell_key).filter_by(sweep_id=sweep_id)
     known = set(connection.scalars(query))
     new = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
     if not new:
@@ -268,18 +269,22 @@ def extend_sweep(
 
 
 def note_environments(
-    connection: sa.Connection, sweep_id: str, facts: dict[str, dict[str, Any]]
+    connection: Connection, sweep_id: str, facts: dict[str, dict[str, Any]]
 ) -> None:
     """Append facts of further environments to the sweep's `host["environments"]`; existing ones
     stay unchanged."""
     host = lock(connection, sweep_id, "host").host
     known = host.get("environments") or {}
     new = {key: facts[key] for key in facts if key not in known}
-    update(connection, sweep_id, host={**host, "environments": {**known, **new}})
+    update(
+        connection,
+        sweep_id,
+        host={**host, "environments": {**known, **new}},
+    )
 
 
 def add_rounds(
-    connection: sa.Connection,
+    connection: Connection,
     sweep_id: str,
     protocol: dict[str, Any],
     overrides: list[str],
@@ -303,14 +308,14 @@ def add_rounds(
     )
 
 
-def first_rounds(connection: sa.Connection, sweep_id: str) -> list[int]:
+def first_rounds(connection: Connection, sweep_id: str) -> list[int]:
     """Return the first round of each part of the sweep, which has compile caches of its own. Only
     its first part has the round 0."""
     (sweep,) = sweeps(connection, sweep_id)
     return sweep.host.get(PARTS) or [0]
 
 
-def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:
+def finish_sweep(connection: Connection, sweep_id: str, state: str) -> None:
     """Set the state and end of the sweep; `running` removes the end and names this process as the
     one that runs it."""
     host = lock(connection, sweep_id, "host").host
@@ -331,34 +336,29 @@ def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:
 # --- plans ---
 
 
-def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
+def planned(connection: Connection, sweep_id: str) -> list[Cell]:
     """Return the cells of the sweep in the order of the plan."""
-    query = (
-        sa.select(CELL.c.params)
-        .join(PLANNED)
-        .filter_by(sweep_id=sweep_id)
-        .order_by(PLANNED.c.position)
-    )
+    is_planned = PLANNED.c.sweep_id == sweep_id
+    query = select(CELL.c.params).join(PLANNED).where(is_planned).order_by(PLANNED.c.position)
     return [Cell.from_params(params) for params in connection.scalars(query)]
 
 
-def cells(connection: sa.Connection) -> dict[str, Cell]:
-    """Return key -> cell of all cells."""
-    query = sa.select(CELL.c.key, CELL.c.params)
-    return {row.key: Cell.from_params(row.params) for row in connection.execute(query)}
+def cells(connection: Connection) -> list[Cell]:
+    """Return all cells."""
+    return [Cell.from_params(params) for params in connection.scalars(select(CELL.c.params))]
 
 
-def cell_overrides(connection: sa.Connection, sweep_id: str) -> dict[str, list[str] | None]:
+def cell_overrides(connection: Connection, sweep_id: str) -> dict[str, list[str] | None]:
     """Return cell key -> overrides that reproduce the cell (None if they are unknown), in the order
     of the plan."""
-    query = sa.select(PLANNED).filter_by(sweep_id=sweep_id).order_by(PLANNED.c.position)
+    query = select(PLANNED).filter_by(sweep_id=sweep_id).order_by(PLANNED.c.position)
     return {row.cell_key: row.overrides for row in connection.execute(query)}
 
 
 # --- environments ---
 
 
-def add_environment(connection: sa.Connection, env: Environment, details: dict[str, Any]) -> str:
+def add_environment(connection: Connection, env: Environment, details: dict[str, Any]) -> str:
     """Store an environment unless it is known; return its id. `details` of a known environment stay
     unchanged."""
     row = {field.name: scalar(getattr(env, field.name)) for field in fields(Environment)}
@@ -372,22 +372,22 @@ def add_environment(connection: sa.Connection, env: Environment, details: dict[s
 
 
 def environments(
-    connection: sa.Connection, ids: Iterable[str] | None = None
+    connection: Connection, ids: Iterable[str] | None = None
 ) -> list[StoredEnvironment]:
     """Return the environments (all, or those of `ids`), oldest first."""
-    query = sa.select(ENVIRONMENT).order_by(ENVIRONMENT.c.first_seen_at, ENVIRONMENT.c.id)
+    query = select(ENVIRONMENT).order_by(ENVIRONMENT.c.first_seen_at, ENVIRONMENT.c.id)
     if ids is not None:
         query = query.where(ENVIRONMENT.c.id.in_(list(dict.fromkeys(ids))))
     return [StoredEnvironment(**row) for row in connection.execute(query).mappings()]
 
 
-def environments_of(connection: sa.Connection, sweep_id: str) -> list[StoredEnvironment]:
+def environments_of(connection: Connection, sweep_id: str) -> list[StoredEnvironment]:
     """Return the environments in which the sweep has trials, oldest first."""
-    used = sa.select(TRIAL.c.environment_id).filter_by(sweep_id=sweep_id).distinct()
+    used = select(TRIAL.c.environment_id).filter_by(sweep_id=sweep_id).distinct()
     return environments(connection, connection.scalars(used))
 
 
-def hardware(connection: sa.Connection, sweep_id: str) -> list[str]:
+def hardware(connection: Connection, sweep_id: str) -> list[str]:
     """Return the names of the GPUs on which the sweep has trials, or of the CPU on a machine
     without GPU."""
     return sorted({known.hardware for known in environments_of(connection, sweep_id)})

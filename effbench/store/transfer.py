@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import sqlalchemy as sa
+from sqlalchemy import Connection, select
 
 from effbench.core.printable import one_line
 from effbench.store import connect, schema, sweeps
@@ -31,13 +32,11 @@ from effbench.store.secrets import masked, masked_db
 from effbench.store.source import RefusedError, Source
 from effbench.store.store import Store
 from effbench.store.trials import rebuild_results
-from effbench.store.values import batched, now
+from effbench.store.values import Columns, Condition, batched, now
 
 CopyOutcome = Literal["imported", "replaced", "already there", "refused"]
 #: trials, or other rows, inserted at a time; a trial with its samples has at most about 60 kB
 CHUNK = 500
-#: columns that a sweep keeps when it continues
-_LASTING = ("name", "label", "started_at", "baseline_mode", "seed", "git_revision")
 #: columns that identify a trial and its recording
 _RECORDING = ("cell_key", "environment_id", "round", "attempt", "status", "recorded_at")
 #: columns that identify a verdict
@@ -65,7 +64,11 @@ def copy(source: Source, target: Store, sweep_ids: Iterable[str]) -> Iterator[Ar
         try:
             yield _copy_sweep(source, target, sweep_id)
         except RefusedError as error:
-            yield Arrival(one_line(sweep_id, 64), outcome="refused", reason=str(error))
+            yield Arrival(
+                one_line(sweep_id, 64),
+                outcome="refused",
+                reason=str(error),
+            )
 
 
 def _copy_sweep(source: Source, target: Store, sweep_id: str) -> Arrival:
@@ -86,7 +89,7 @@ class SweepCopy:
     """Copies one sweep into a database."""
 
     source: Source
-    connection: sa.Connection
+    connection: Connection
     sweep_id: str
     arrival: Arrival
 
@@ -98,10 +101,10 @@ class SweepCopy:
         self.arrival.name = row["name"]
         self.arrival.outcome = self.make_room(row)
         is_of_sweep = TRIAL.c.sweep_id == self.sweep_id
-        environments = sa.select(TRIAL.c.environment_id).where(is_of_sweep)
+        environments = select(TRIAL.c.environment_id).where(is_of_sweep)
         if self.arrival.outcome != "already there":
             is_planned = PLANNED.c.sweep_id == self.sweep_id
-            cells = sa.select(PLANNED.c.cell_key).where(is_planned)
+            cells = select(PLANNED.c.cell_key).where(is_planned)
             self.share(ENVIRONMENT, ENVIRONMENT.c.id.in_(environments))
             self.share(CELL, CELL.c.key.in_(cells))
             self.take_plan(is_planned)
@@ -109,21 +112,25 @@ class SweepCopy:
             rebuild_results(self.connection, self.sweep_id)
         self.take_verdicts(environments)
 
-    def make_room(self, row: dict[str, Any]) -> CopyOutcome:
+    def make_room(self, row: Columns) -> CopyOutcome:
         """Add this row of `sweep`. If the sweep is there and has grown in the source since, replace
         its row and remove its trials. Raises RefusedError if it differs otherwise."""
         if sweeps.add_sweep(self.connection, row):
             return "imported"
-        known = sweeps.lock(self.connection, self.sweep_id, "state", "imported_at", *_LASTING)
-        query = sa.select(*TRIAL.c[_RECORDING]).filter_by(sweep_id=self.sweep_id)
+        known = sweeps.lock(
+            self.connection,
+            self.sweep_id,
+            "state",
+            "imported_at",
+        )
+        query = select(*TRIAL.c[_RECORDING]).filter_by(sweep_id=self.sweep_id)
         there = set(map(tuple, self.connection.execute(query)))
         here = set(map(tuple, self.source.fetch(query)))
-        is_same = all(row[name] == getattr(known, name) for name in _LASTING)
-        if not is_same or not (here <= there or here >= there):
+        if not (here <= there or here >= there):
             raise RefusedError(
                 f"sweep {self.arrival.sweep_id} ({self.source.name}) contradicts"
-                f" {connect.name_of(self.connection)}, which has another sweep with this id, or"
-                " other trials of it; import it into another database"
+                f" {connect.name_of(self.connection)}, which has other trials of it; import it into"
+                " another database"
             )
         has_ended = row["state"] == "completed" and known.state != "completed"
         if not here > there and not (here == there and has_ended):
@@ -134,26 +141,32 @@ class SweepCopy:
         sweeps.update(self.connection, self.sweep_id, **row)
         return "replaced"
 
-    def share(self, table: sa.Table, is_used: sa.ColumnElement[bool]) -> None:
+    def share(self, table: sa.Table, is_used: Condition) -> None:
         """Copy the rows that are not there, of a table whose rows several sweeps share."""
         insert = connect.insert(self.connection, table).on_conflict_do_nothing()
         for rows in batched(self.source.rows(table, is_used), CHUNK):
             new = self.connection.execute(insert.returning(*table.primary_key), rows)
             self.arrival.added[table.name] += len(new.all())
 
-    def take_plan(self, is_planned: sa.ColumnElement[bool]) -> None:
+    def take_plan(self, is_planned: Condition) -> None:
         for rows in batched(self.source.rows(PLANNED, is_planned), CHUNK):
             for row in rows:
                 if row["overrides"] is not None:
                     row["overrides"] = masked_db(row["overrides"])
             self.insert(PLANNED, rows)
 
-    def take_trials(self, is_of_sweep: sa.ColumnElement[bool]) -> None:
+    def take_trials(self, is_of_sweep: Condition) -> None:
         """Copy the trials, which get numbers of this database, and their samples."""
         insert = sa.insert(TRIAL).returning(TRIAL.c.id, sort_by_parameter_order=True)
         for trials in batched(self.source.rows(TRIAL, is_of_sweep), CHUNK):
             ids = [trial.pop("id") for trial in trials]
-            numbers = dict(zip(ids, self.connection.scalars(insert, trials), strict=True))
+            numbers = dict(
+                zip(
+                    ids,
+                    self.connection.scalars(insert, trials),
+                    strict=True,
+                )
+            )
             self.arrival.added[TRIAL.name] += len(trials)
             samples = list(self.source.rows(SAMPLE, SAMPLE.c.trial_id.in_(numbers)))
             for sample in samples:
@@ -165,7 +178,7 @@ class SweepCopy:
         environments, which belong to no sweep."""
         # they have no unique key: another import of the same ones must wait
         schema.lock(self.connection)
-        known = set(map(tuple, self.connection.execute(sa.select(*VERDICT.c[_JUDGEMENT]))))
+        known = set(map(tuple, self.connection.execute(select(*VERDICT.c[_JUDGEMENT]))))
         is_of_sweep = sa.func.coalesce(VERDICT.c.sweep_id, self.sweep_id) == self.sweep_id
         new = []
         for row in self.source.rows(
@@ -176,7 +189,7 @@ class SweepCopy:
                 new.append(row)
         self.insert(VERDICT, new)
 
-    def insert(self, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+    def insert(self, table: sa.Table, rows: Sequence[Columns]) -> None:
         if rows:
             self.connection.execute(sa.insert(table), rows)
         self.arrival.added[table.name] += len(rows)

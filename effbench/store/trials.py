@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy import Connection, select
 
 from effbench.core.cell import (
     Result,
@@ -40,6 +41,7 @@ from effbench.store.sweeps import lock
 from effbench.store.values import (
     CODEC,
     TRIAL_FIELDS,
+    Condition,
     ResultKey,
     as_dicts,
     decode_samples,
@@ -84,7 +86,7 @@ ORDER = ("cell_key", "environment_id", "round", "attempt")
 
 
 def add_trial(
-    connection: sa.Connection,
+    connection: Connection,
     sweep_id: str,
     environment_id: str,
     trial: Trial,
@@ -103,23 +105,18 @@ def add_trial(
     new = insert(connection, TRIAL).values(**row).on_conflict_do_nothing().returning(TRIAL.c.id)
     trial_id: int | None = connection.scalar(new)
     if trial_id is None:
-        identity = {name: row[name] for name in ("sweep_id", *ORDER)}
-        known = connection.execute(sa.select(TRIAL).filter_by(**identity)).mappings().one()
-        if any(known[name] != row[name] for name in TRIAL_FIELDS if name != "extra"):
+        # a job of SLURM may have reported it before
+        same = {name: row[name] for name in ("sweep_id", *ORDER, "status", "pid", "started_at")}
+        recorded: int | None = connection.scalar(select(TRIAL.c.id).filter_by(**same))
+        if recorded is None:
             what = f"round {trial.round + 1}, attempt {trial.attempt + 1}"
             raise StoreError(
                 f"{what} of cell {trial.cell_key[:12]} is already recorded in sweep {sweep_id}"
             )
-        return int(known["id"])  # a job of SLURM has reported it before
-    _add_samples(connection, trial_id, trial)
-    rebuild_results(connection, sweep_id, trial.cell_key)
-    return trial_id
-
-
-def _add_samples(connection: sa.Connection, trial_id: int, trial: Trial) -> None:
+        return recorded
     for timer, values in trial.samples.items():
         stored, data = encode_samples(values)
-        row = {
+        of_timer = {
             "trial_id": trial_id,
             "timer": text(timer),
             "count": len(values),
@@ -127,26 +124,28 @@ def _add_samples(connection: sa.Connection, trial_id: int, trial: Trial) -> None
             "codec": CODEC,
             "data": data,
         }
-        connection.execute(sa.insert(SAMPLE), row)
+        connection.execute(sa.insert(SAMPLE), of_timer)
+    rebuild_results(connection, sweep_id, trial.cell_key)
+    return trial_id
 
 
-def read(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[StoredTrial]:
+def read(connection: Connection, *where: Condition) -> list[StoredTrial]:
     """Return the trials that meet these conditions, by cell, environment, round and attempt."""
     return _read(connection, TRIAL_FIELDS, *where)
 
 
-def read_without_extra(
-    connection: sa.Connection, *where: sa.ColumnElement[bool]
-) -> list[StoredTrial]:
+def read_without_extra(connection: Connection, *where: Condition) -> list[StoredTrial]:
     """Return the same, but with an empty `extra`, which can be large."""
-    return _read(connection, [name for name in TRIAL_FIELDS if name != "extra"], *where)
+    return _read(
+        connection,
+        [name for name in TRIAL_FIELDS if name != "extra"],
+        *where,
+    )
 
 
-def _read(
-    connection: sa.Connection, names: Iterable[str], *where: sa.ColumnElement[bool]
-) -> list[StoredTrial]:
+def _read(connection: Connection, names: Iterable[str], *where: Condition) -> list[StoredTrial]:
     columns = TRIAL.c["id", "environment_id", *names]
-    query = sa.select(*columns).where(*where).order_by(*TRIAL.c[ORDER])
+    query = select(*columns).where(*where).order_by(*TRIAL.c[ORDER])
     return [trial_of(row) for row in as_dicts(connection, query)]
 
 
@@ -155,14 +154,12 @@ def by_result(trials: Iterable[StoredTrial]) -> dict[ResultKey, list[StoredTrial
     return grouped(trials, lambda trial: ResultKey(trial.cell_key, trial.environment_id))
 
 
-def trials(connection: sa.Connection, sweep_id: str) -> list[StoredTrial]:
+def trials(connection: Connection, sweep_id: str) -> list[StoredTrial]:
     """Return the trials of the sweep in the order they were recorded, all attempts."""
     return sorted(read(connection, TRIAL.c.sweep_id == sweep_id), key=attrgetter("id"))
 
 
-def history(
-    connection: sa.Connection, sweep_id: str, environment_id: str
-) -> dict[str, list[Trial]]:
+def history(connection: Connection, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
     """Return cell key -> its recorded trials (last attempts) in the sweep and environment, without
     samples."""
     is_here = TRIAL.c.environment_id == environment_id
@@ -182,7 +179,7 @@ class HostSpeeds:
     quiet: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: Trial | sa.Row[Any]) -> None:
         if trial.gpu_uuid is not None:
             if trial.host_ms is not None:
                 self.quiet.append(trial.host_ms)
@@ -217,32 +214,31 @@ def _quantile(values: Sequence[float], fraction: float) -> float | None:
     return float(np.quantile(values[-RECENT_TRIALS:], fraction))
 
 
-def host_speeds(connection: sa.Connection, environment_id: str) -> HostSpeeds:
+def host_speeds(connection: Connection, environment_id: str) -> HostSpeeds:
     """Return what the newest trials of this machine in an environment tell of the speed of its
     host."""
     is_of_machine = SWEEP.c.host["hostname"].as_string() == platform.node()
-    of_machine = sa.select(SWEEP.c.id).where(is_of_machine).filter_by(imported_at=None)
-    newest = (
-        sa.select(TRIAL.c.id)
+    of_machine = select(SWEEP.c.id).where(is_of_machine).filter_by(imported_at=None)
+    query = (
+        select(*TRIAL.c["gpu_uuid", "host_ms", "host_high_ms", "disturbance"])
         .filter_by(environment_id=environment_id)
         .where(TRIAL.c.host_ms.is_not(None), TRIAL.c.sweep_id.in_(of_machine))
         .order_by(TRIAL.c.id.desc())
         .limit(4 * RECENT_TRIALS)
     )
     speeds = HostSpeeds()
-    recent = read_without_extra(connection, TRIAL.c.id.in_(newest))
-    for trial in sorted(recent, key=attrgetter("id")):
-        speeds.add(trial)
+    for row in reversed(connection.execute(query).all()):
+        speeds.add(row)
     return speeds
 
 
 def trial_facts(
-    connection: sa.Connection, sweep_id: str, names: Sequence[str]
+    connection: Connection, sweep_id: str, names: Sequence[str]
 ) -> dict[ResultKey, dict[str, Any]]:
     """Return for each result the parts of `extra` with these names in its newest trial that has
     any."""
     columns = TRIAL.c["cell_key", "environment_id", "extra"]
-    in_order = sa.select(*columns).filter_by(sweep_id=sweep_id).order_by(TRIAL.c.id)
+    in_order = select(*columns).filter_by(sweep_id=sweep_id).order_by(TRIAL.c.id)
     newest: dict[ResultKey, dict[str, Any]] = {}
     for cell_key, environment_id, extra in connection.execute(in_order):
         facts = {name: extra[name] for name in names if extra.get(name) is not None}
@@ -251,9 +247,9 @@ def trial_facts(
     return newest
 
 
-def stored_samples(connection: sa.Connection, trial_id: int) -> dict[str, StoredSamples]:
+def stored_samples(connection: Connection, trial_id: int) -> dict[str, StoredSamples]:
     """Return timer -> samples of the trial. Raises DamagedSamplesError."""
-    query = sa.select(SAMPLE).filter_by(trial_id=trial_id).order_by(SAMPLE.c.timer)
+    query = select(SAMPLE).filter_by(trial_id=trial_id).order_by(SAMPLE.c.timer)
     timers = {}
     for row in connection.execute(query).mappings():
         name = f"samples (timer {one_line(row['timer'], 40)} of trial {trial_id})"
@@ -262,7 +258,7 @@ def stored_samples(connection: sa.Connection, trial_id: int) -> dict[str, Stored
     return timers
 
 
-def samples(connection: sa.Connection, trial_id: int) -> dict[str, Samples]:
+def samples(connection: Connection, trial_id: int) -> dict[str, Samples]:
     """Return timer -> float32 array of the trial's raw samples, at most 5,000; in ms unless the
     name has a unit. Raises DamagedSamplesError."""
     timers = stored_samples(connection, trial_id)
@@ -272,18 +268,18 @@ def samples(connection: sa.Connection, trial_id: int) -> dict[str, Samples]:
 # --- results ---
 
 
-def rebuild_results(connection: sa.Connection, sweep_id: str, cell_key: str | None = None) -> None:
+def rebuild_results(connection: Connection, sweep_id: str, cell_key: str | None = None) -> None:
     """Replace the results of the sweep by newly derived ones: all, or those of this cell and of the
     cells that it is compared with."""
     baseline_mode = lock(connection, sweep_id, "baseline_mode").baseline_mode
-    plan = sa.select(CELL).join(PLANNED).filter_by(sweep_id=sweep_id)
+    plan = select(CELL).join(PLANNED).filter_by(sweep_id=sweep_id)
     if cell_key is not None:
-        compared = sa.select(CELL.c.comparison_key).filter_by(key=cell_key)
+        compared = select(CELL.c.comparison_key).filter_by(key=cell_key)
         plan = plan.where(CELL.c.comparison_key == compared.scalar_subquery())
     cells = connection.execute(plan.order_by(PLANNED.c.position)).all()
     keys = plan.with_only_columns(CELL.c.key)
 
-    def in_scope(table: sa.Table) -> sa.ColumnElement[bool]:
+    def in_scope(table: sa.Table) -> Condition:
         return sa.and_(table.c.sweep_id == sweep_id, table.c.cell_key.in_(keys))
 
     measured = read_without_extra(connection, in_scope(TRIAL))
@@ -293,7 +289,11 @@ def rebuild_results(connection: sa.Connection, sweep_id: str, cell_key: str | No
         tried = [cell for cell in cells if cell.key in of_cells]
         for key, summary in _summaries(tried, of_cells, baseline_mode):
             row = {name: scalar(value) for name, value in vars(summary).items()}
-            row |= {"sweep_id": sweep_id, "environment_id": environment_id, "cell_key": key}
+            row |= {
+                "sweep_id": sweep_id,
+                "environment_id": environment_id,
+                "cell_key": key,
+            }
             rows.append(row)
     connection.execute(sa.delete(RESULT).where(in_scope(RESULT)))
     if rows:
@@ -333,22 +333,19 @@ def _samples_per_call(cell: sa.Row[Any]) -> float | None:
     return float(stream.get("samples_per_call", cell.bs))
 
 
-def stream_results(connection: sa.Connection, sweep_ids: Iterable[str] = ()) -> Iterator[Result]:
-    """Yield the results of these sweeps (empty: all, oldest first), in the order of the plan."""
-    every = sa.select(SWEEP.c.id).order_by(SWEEP.c.started_at, SWEEP.c.id)
-    ids = list(sweep_ids) or connection.scalars(every).all()
-    for sweep_id in ids:  # one after the other, because the database would sort all rows in memory
-        query = (
-            sa.select(RESULTS)
-            .join(PLANNED, PLANNED.c.cell_key == RESULTS.c.cell_key)
-            .where(RESULTS.c.sweep_id == sweep_id, PLANNED.c.sweep_id == sweep_id)
-            .order_by(PLANNED.c.position, RESULTS.c.environment_id)
-            .execution_options(yield_per=500)
-        )
-        yield from map(result_of, as_dicts(connection, query))
+def stream_results(connection: Connection, sweep_ids: Iterable[str] = ()) -> Iterator[Result]:
+    """Yield the results of these sweeps (empty: all), oldest sweep first, in the order of the
+    plan."""
+    ids = list(sweep_ids)
+    is_planned = PLANNED.c.cell_key == RESULTS.c.cell_key, PLANNED.c.sweep_id == RESULTS.c.sweep_id
+    order = *RESULTS.c["started_at", "sweep_id"], PLANNED.c.position, RESULTS.c.environment_id
+    query = select(RESULTS).join(PLANNED, sa.and_(*is_planned)).order_by(*order)
+    if ids:
+        query = query.where(RESULTS.c.sweep_id.in_(ids))
+    yield from map(result_of, as_dicts(connection, query.execution_options(yield_per=500)))
 
 
-def results(connection: sa.Connection, sweep_id: str | None = None) -> list[Result]:
+def results(connection: Connection, sweep_id: str | None = None) -> list[Result]:
     """Return the results of one sweep or all: oldest sweep first, then in the order of the plan."""
     if sweep_id is None:
         return list(stream_results(connection))
@@ -359,4 +356,8 @@ def frame_of(rows: list[dict[str, Any]], dtypes: dict[str, str]) -> pd.DataFrame
     """Return rows as a DataFrame with these dtypes, which do not depend on the rows."""
     import pandas as pd
 
-    return pd.DataFrame(rows, columns=list(dtypes), dtype="object").astype(dtypes)
+    return pd.DataFrame(
+        rows,
+        columns=list(dtypes),
+        dtype="object",
+    ).astype(dtypes)

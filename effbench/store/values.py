@@ -22,10 +22,12 @@ from typing import (
     TYPE_CHECKING,
     Any,
     NamedTuple,
+    TypeAlias,
     TypeVar,
 )
 
 import sqlalchemy as sa
+from sqlalchemy import Connection
 
 from effbench.core.cell import (
     Cell,
@@ -51,6 +53,10 @@ if TYPE_CHECKING:
     Samples = NDArray[np.float32]
 
 T = TypeVar("T")
+#: What rows must meet.
+Condition: TypeAlias = sa.ColumnElement[bool]
+#: Column -> value of a row.
+Columns: TypeAlias = dict[str, Any]
 #: the columns of `trial` that are fields of `cell.Trial`
 TRIAL_FIELDS = tuple(
     field.name for field in dataclasses.fields(Trial) if field.name in TRIAL.columns
@@ -92,7 +98,7 @@ def as_json_value(value: Any) -> Any:
     return text(str(value))
 
 
-def as_dicts(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[dict[str, Any]]:
+def as_dicts(connection: Connection, query: sa.Select[Any]) -> Iterator[Columns]:
     """Yield the rows of a query as dictionaries, faster than `mappings` does."""
     result = connection.execute(query)
     names = tuple(result.keys())
@@ -136,7 +142,7 @@ def scalar(value: Any) -> Any:
     return value
 
 
-def cell_row(cell: Cell) -> dict[str, Any]:
+def cell_row(cell: Cell) -> Columns:
     """Return the row of `cell`."""
     return {
         "key": cell.key,
@@ -156,13 +162,13 @@ def result_of(row: Mapping[str, Any]) -> Result:
     return Result(**{**row, "status": Status(row["status"])})
 
 
-def result_row(result: Result) -> dict[str, Any]:
+def result_row(result: Result) -> Columns:
     """Return the columns of the view `results`."""
     row = {name: getattr(result, name) for name in RESULT_COLUMNS}
     return {**row, "status": result.status.value}
 
 
-def trial_row(trial: Trial) -> dict[str, Any]:
+def trial_row(trial: Trial) -> Columns:
     """Return the columns of `trial` that come from the trial itself."""
     started_at = None
     with suppress(TypeError, ValueError):  # unknown, or no time
@@ -178,7 +184,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     }
 
 
-def trial_of(row: dict[str, Any]) -> StoredTrial:
+def trial_of(row: Columns) -> StoredTrial:
     """Return the trial of a row with some of its fields, without its samples."""
     started_at = row.get("started_at")
     if started_at is not None:
