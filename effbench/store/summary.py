@@ -14,7 +14,7 @@ so that they are over hosts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -149,12 +149,7 @@ class CountedTrials:
     @cached_property
     def means(self) -> dict[str, LogEstimate]:
         """Time -> its mean logarithm, if it has one."""
-        means = {}
-        for name in ESTIMATED:
-            mean = estimate(self.kept, name)
-            if mean is not None:
-                means[name] = mean
-        return means
+        return estimates(self.kept, {name: name for name in ESTIMATED})
 
     @cached_property
     def figures(self) -> Columns:
@@ -262,14 +257,14 @@ def summarise(
         gpu_idle_fraction=idle,
         bound=bound(idle),
     )
-    if status is Status.OK and is_baseline:
-        return replace(summary, **_speedups_of_baseline(of_cell))
     if baseline is not None:
         reserved = baseline.figures.get("peak_reserved_bytes")
         if reserved and summary.peak_reserved_bytes:
             summary = replace(summary, relative_memory=summary.peak_reserved_bytes / reserved)
     if status is not Status.OK:
         return summary
+    if is_baseline:
+        return replace(summary, **_speedups_of_baseline(of_cell))
     summary = replace(summary, **_speedups(trials, of_cell, baseline))
     if baseline is None:
         return summary
@@ -365,29 +360,26 @@ def _paired_speedups(trials: Sequence[Trial]) -> Speedups | None:
     kept = [trial for trial in decisive if trial.status.is_measured]
     if any(trial.pair_speedup is None for trial in kept):
         return None
-    estimates: dict[str, LogEstimate] = {}
-    for name, columns in SPEEDUP_COLUMNS.items():
-        mean = estimate(kept, columns.paired)
-        if mean is not None:
-            estimates[name] = mean
-    return Speedups(PAIRS, estimates, disturbance_of(kept, "pair_disturbance"))
+    columns = {name: columns.paired for name, columns in SPEEDUP_COLUMNS.items()}
+    disturbance = disturbance_of(kept, "pair_disturbance")
+    return Speedups(PAIRS, estimates(kept, columns), disturbance)
 
 
 def _separate_speedups(of_cell: CountedTrials, baseline: CountedTrials | None) -> Speedups | None:
     """Return the speedups of separate processes; None without an ok baseline, or without times."""
     if baseline is None or baseline.decisive.status is not Status.OK:
         return None
-    estimates = {
+    ratios = {
         name: log_difference(baseline.means[time], of_cell.means[time])
         for name, time in SPEEDUPS.items()
         if time in baseline.means and time in of_cell.means
     }
-    if not estimates:
+    if not ratios:
         return None
     disturbance = of_cell.disturbance
     if disturbance is None and baseline.disturbance is not None:
         disturbance = reason_of_baseline(baseline.disturbance)
-    return Speedups(SEPARATE, estimates, disturbance)
+    return Speedups(SEPARATE, ratios, disturbance)
 
 
 def _break_even(summary: Summary, of_cell: CountedTrials, baseline: CountedTrials) -> int | None:
@@ -442,6 +434,12 @@ def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:
     mean = log_mean_of_compilations(values, compilations, kernels)
     below, above = offsets(used, name)
     return replace(mean, below=below, above=above)
+
+
+def estimates(trials: Sequence[Trial], columns: Mapping[str, str]) -> dict[str, LogEstimate]:
+    """Return name -> estimate of its column, without names that have no values."""
+    means = {name: estimate(trials, column) for name, column in columns.items()}
+    return {name: mean for name, mean in means.items() if mean is not None}
 
 
 @dataclass(frozen=True)
