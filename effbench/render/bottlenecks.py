@@ -50,10 +50,8 @@ def bottleneck_columns(rows: LabelledRows) -> list[Column]:
     columns = []
     for name in TIMED:
         if any(row.result.value(name) is not None for row in rows):
-            title = METRICS[name].title
-            if name in TIMES:
-                title += " (speedup)"
-            columns.append(Column(name, title, numeric=True, value=partial(shown_time, name=name)))
+            value = partial(shown_time, name=name)
+            columns.append(Column(name, METRICS[name].title, numeric=True, value=value))
     if no_bottlenecks(rows) == NEEDS_GPU:
         return [*columns, Column("why", wide=True, optional=True, value=failure_of)]
     return [
@@ -64,14 +62,11 @@ def bottleneck_columns(rows: LabelledRows) -> list[Column]:
 
 
 def shown_time(row: LabelledRow, name: str) -> Shown:
-    """Return a time of a result, with the speedup as second line. Failed results have none."""
+    """Return a time of a result. Failed results have none."""
     time = Estimate.of(row.result, name)
     if not row.status.is_measured or time.value is None:
         return Shown(None, ABSENT)
-    speedup = ""
-    if name in TIMES and row.result.value(TIMES[name]) is not None:
-        speedup = Estimate.of(row.result, TIMES[name]).text
-    return Shown(time.value, time.text, time.tone, speedup, hint=time.disturbance or "")
+    return Shown(time.value, time.text, time.tone, hint=time.disturbance or "")
 
 
 def bound_of(row: LabelledRow) -> str | None:

@@ -8,7 +8,7 @@ and dash distinguish the modes without colour.
 
 from __future__ import annotations
 
-import hashlib
+import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,23 +46,19 @@ STYLES: dict[str, ModeStyle] = {
     "cudagraphs": ModeStyle("#a58a00", "triangle-left", "longdashdot", "◀"),
 }
 
-_SYMBOLS = (
-    ("star-diamond", "✦"),
-    ("pentagon", "⬟"),
-    ("triangle-left", "◀"),
-    ("triangle-right", "▶"),
+#: Styles of other modes.
+OTHERS = (
+    ModeStyle("#6b7f3a", "star", "dashdot", "★"),
+    ModeStyle("#b0563c", "triangle-left", "longdash", "◀"),
+    ModeStyle("#4f78a8", "triangle-right", "longdashdot", "▶"),
+    ModeStyle("#94538f", "pentagon", "dot", "⬟"),
 )
-_DASHES = ("dashdot", "longdash", "longdashdot")
 
 
 def style_of(mode: str) -> ModeStyle:
-    """Return the style of `mode`, derived from a hash of its name if STYLES lacks it."""
-    if mode in STYLES:
-        return STYLES[mode]
-    hue, saturation, shape, line, *_ = hashlib.sha256(mode.encode("utf-8", "replace")).digest()
-    symbol, glyph = _SYMBOLS[shape % len(_SYMBOLS)]
-    color = f"hsl({hue * 360 // 256}, {35 + saturation * 30 // 256}%, 46%)"
-    return ModeStyle(color, symbol, _DASHES[line % len(_DASHES)], glyph)
+    """Return the style of `mode`; of a mode that STYLES lacks, one of OTHERS by its name."""
+    number = zlib.crc32(mode.encode("utf-8", "replace"))
+    return STYLES.get(mode, OTHERS[number % len(OTHERS)])
 
 
 def glyph_of(mode: str) -> Glyph:

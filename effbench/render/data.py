@@ -194,20 +194,16 @@ def chosen(
 def newest(store: Store, infos: Sequence[SweepInfo], database: str) -> list[DeviceSweep]:
     """Return the newest sweep with a trial of each hardware, newest first. Imported sweeps count if
     no other ran there. Sweeps that only confirm another sweep are skipped."""
-    remaining = {environment.hardware for environment in store.environments()}
-    selected = []
-    for info in recorded_here_first(infos):
-        if not remaining:
+    hardware = {environment.hardware for environment in store.environments()}
+    selected: dict[str, DeviceSweep] = {}
+    for info in recorded_here_first(filter(_is_shown, infos)):
+        if selected.keys() >= hardware:
             break
-        if not _is_shown(info):
+        if selected.keys() >= set(store.hardware(info.id)):
             continue
-        new = remaining.intersection(store.hardware(info.id))
-        if new:
-            remaining -= new
-            for device_sweep in device_sweeps_of(store, info, database):
-                if device_sweep.hardware in new:
-                    selected.append(device_sweep)
-    return selected
+        for device_sweep in device_sweeps_of(store, info, database):
+            selected.setdefault(device_sweep.hardware, device_sweep)
+    return [*selected.values()]
 
 
 def _is_shown(info: SweepInfo) -> bool:

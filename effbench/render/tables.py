@@ -109,15 +109,9 @@ class ModeFigure:
         return self.is_winner and not self.estimate.is_marked
 
     @property
-    def has_interval(self) -> bool:
-        """Whether the figure has an interval over processes."""
-        low, _ = bounds_of(self.result, self.metric)
-        return self.row.is_ok and low is not None and self.result.trials != 1
-
-    @property
     def significant(self) -> bool | None:
         """Whether a speedup's interval over processes excludes 1; None without one."""
-        if not self.has_interval:
+        if not self.row.is_ok or self.result.trials == 1:
             return None
         return self.estimate.is_significant
 
@@ -183,7 +177,7 @@ class ModeFigure:
             yield f"low–high: 95 % interval {self.scope}"
         if self.is_ratio and self.result.speedup_from == PAIRS and not self.result.hosts:
             yield "speedups from pairs: both sides in turn in one process"
-        if self.has_interval and self.result.compilations == 1:
+        if self.interval and self.result.trials > 1 and self.result.compilations == 1:
             yield ONE_COMPILATION
 
     def record(self) -> dict[str, Any]:

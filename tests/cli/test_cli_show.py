@@ -59,7 +59,7 @@ def test_figures_that_are_not_marked_have_no_note(shown):
 def test_the_winner_has_a_star_and_a_sentence(shown):
     text = shown("show")
     assert "★" in text and "~" not in text
-    assert "mlp: default wins latency at bs 8." in text
+    assert "mlp: latency at bs 8: default." in text
 
 
 @pytest.mark.parametrize("form", ["table", "markdown"])

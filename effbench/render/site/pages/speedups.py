@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from functools import partial
 
 from effbench.core.metrics import METRICS, SPEEDUPS
@@ -68,18 +68,16 @@ def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     """Return one row per model, other swept parameters, bs and metric, and one column per mode,
     linked to the cells."""
     titles = " and ".join(METRICS[metric].title for metric in table.metrics)
-    wide = table.wide(
-        partial(shown, device_sweep=device_sweep),
-        caption=f"{titles} of every mode at every model and batch size",
-    )
+    caption = f"{titles} of every mode at every model and batch size"
+    wide = table.wide(partial(shown, device_sweep=device_sweep), caption=caption)
     # the baseline's column shows its times instead of speedups
     times = {figure.row.mode for figure in table.figures if figure.is_baseline}
     columns = []
     for column in wide.columns:
         if column.mode in times and table.metrics[0] in SPEEDUPS:
-            column = dataclasses.replace(column, title=f"{column.mode} (ms)")
+            column = replace(column, title=f"{column.mode} (ms)")
         columns.append(column)
-    return dataclasses.replace(wide, columns=columns)
+    return replace(wide, columns=columns)
 
 
 def shown(
