@@ -20,11 +20,3 @@ def test_models_are_listed_and_searched(cli):
 def test_two_libraries_with_the_same_name_are_told_apart(cli):
     done = cli.sweep("model=torchvision,timm", "model.arch=resnet18", "mode=eager", "--dry-run")
     assert "2 cells × 1 round" in done.out, done
-
-
-@pytest.mark.extra("timm")
-def test_names_and_overrides_stay_whole_in_a_narrow_terminal(effbench, monkeypatch):
-    monkeypatch.setattr("effbench.core.terminal.PLAIN_WIDTH", 80)
-    words = effbench("models", "timm", "swinv2").out.split()
-    name = "swinv2_base_window12to16_192to256"
-    assert name in words and f"model.arch={name}" in words
