@@ -10,7 +10,6 @@ from effbench.core.cell import Cell, Trial
 from effbench.core.errors import ResumeError
 from effbench.core.printable import count, one_line
 from effbench.core.settings import db_setting
-from effbench.run.compile_caches import sweep_cache
 from effbench.run.interpreters import Facts, Interpreter
 from effbench.run.plan import CellRun, Settings, SweepPlan
 from effbench.run.selection import typed
@@ -74,7 +73,6 @@ def take_up(
             info.id,
             {**info.protocol, "rounds": rounds},
             [*kept, f"{ROUNDS}={rounds}"],
-            starts_part=not sweep_cache(settings, info.id).exists(),
         )
     store.finish_sweep(info.id, "running")
     return info.id
@@ -151,13 +149,6 @@ def recorded_trials(
         for interpreter, pool in pools.items()
     }
     return {run: recorded[run.interpreter].get(run.cell.key, []) for run in runs}
-
-
-def compilation_of(round: int, compilations: int, first_rounds: Sequence[int]) -> int:
-    """Return the number of the compile cache that trials of this round use. `compilations`: caches
-    of each part of the sweep; `first_rounds`: first round of each part."""
-    part = sum(first <= round for first in first_rounds) - 1
-    return part * compilations + (round - first_rounds[part]) % compilations
 
 
 def changes(info: SweepInfo, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -119,7 +119,6 @@ class Store(connect.Database):
     environments = reads(sweep_queries.environments)
     environments_of = reads(sweep_queries.environments_of)
     hardware = reads(sweep_queries.hardware)
-    first_rounds = reads(sweep_queries.first_rounds)
     begin_sweep = writes(sweep_queries.begin_sweep)
     extend_sweep = writes(sweep_queries.extend_sweep)
     note_environments = writes(sweep_queries.note_environments)

@@ -41,8 +41,6 @@ from effbench.store.values import (
 
 #: Prefix of the names of sweeps that only re-run cells of another sweep; `last` skips these sweeps.
 CONFIRMING = "confirm:"
-#: Key of `host`: the first round of each part of a sweep to which rounds were added.
-PARTS = "first_rounds"
 #: Another machine's clock may be ahead of this machine's by this much.
 CLOCK_SKEW = dt.timedelta(minutes=5)
 #: Most sweeps that a message lists.
@@ -288,31 +286,15 @@ def add_rounds(
     sweep_id: str,
     protocol: dict[str, Any],
     overrides: list[str],
-    starts_part: bool,
 ) -> None:
-    """Store that the sweep has more rounds: its `protocol`, and the `overrides` that plan it.
-
-    `starts_part`: its compile caches are gone, so the new rounds compile again.
-    """
-    sweep = lock(connection, sweep_id, "rounds", "host")
-    if starts_part:
-        parts = sweep.host.get(PARTS) or [0]
-        sweep.host[PARTS] = [*parts, sweep.rounds]
+    """Store that the sweep has more rounds: its `protocol`, and the `overrides` that plan it."""
     update(
         connection,
         sweep_id,
         rounds=protocol["rounds"],
         protocol=protocol,
         overrides=overrides,
-        host=sweep.host,
     )
-
-
-def first_rounds(connection: Connection, sweep_id: str) -> list[int]:
-    """Return the first round of each part of the sweep, which has compile caches of its own. Only
-    its first part has the round 0."""
-    (sweep,) = sweeps(connection, sweep_id)
-    return sweep.host.get(PARTS) or [0]
 
 
 def finish_sweep(connection: Connection, sweep_id: str, state: str) -> None:

@@ -57,7 +57,7 @@ def make(tmp_path, monkeypatch):
         progress = progress or Watcher()
         runs = list(dict.fromkeys([*(history or {}), *(trial.run for trial in planned)]))
         made = local.LocalExecutor(settings, pools, progress, stop, store)
-        made.sweep_id, made.caches, made.first_rounds = "s", tmp_path / "caches", (0,)
+        made.sweep_id, made.caches = "s", tmp_path / "caches"
         made.history = defaultdict(list, history or {})
         made.speeds = defaultdict(HostSpeeds)
         made.slots = slots or gpus(1)

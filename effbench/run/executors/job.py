@@ -54,9 +54,6 @@ class JobStore:
     def note_environments(self, sweep_id: str, facts: dict[str, Facts]) -> None:
         self.write(NotedEnvironments(facts))
 
-    def first_rounds(self, sweep_id: str) -> list[int]:
-        return self.request.first_rounds
-
     def history(self, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
         return self.request.history.get(environment_id, {})
 

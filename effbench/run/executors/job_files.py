@@ -26,7 +26,6 @@ class JobRequest:
     """What a job runs. `history`: environment -> cell key -> recorded trials."""
 
     sweep_id: str
-    first_rounds: list[int]
     settings: Settings
     runs: list[CellRun]
     history: dict[str, dict[str, list[Trial]]]

@@ -33,7 +33,7 @@ from effbench.run.executors.base import TrialExecutor, TrialStore
 from effbench.run.interrupts import POLL_S, StoppedError
 from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of
 from effbench.run.pool import gpus_of
-from effbench.run.resume import compilation_of, recorded_trials
+from effbench.run.resume import recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialQueue
 
 #: Phases of a trial's wall time that are not overhead.
@@ -68,8 +68,7 @@ class LocalExecutor(TrialExecutor):
     sweep stops and `run_trials` raises the same exception. If it is stopped, trials that run are
     killed without being recorded.
 
-    `open` sets `caches`: the folder of the compile caches; `first_rounds`: of each part of the
-    sweep, see `compilation_of`; `history`: the last attempts of the recorded trials, to which
+    `open` sets `caches`: the folder of the compile caches; `history`: the recorded trials, to which
     `record` adds; `speeds`: of the host in the trials of each environment. `apart`: runs whose
     duets need more memory than the device has. `unquiet`: trials in a row without an
     undisturbed moment, for which they wait unless the host `is_busy`.
@@ -101,7 +100,6 @@ class LocalExecutor(TrialExecutor):
     def open(self, sweep_id: str) -> list[PlannedTrial]:
         self.sweep_id = sweep_id
         self.caches = sweep_cache(self.settings, sweep_id)
-        self.first_rounds = self.store.first_rounds(sweep_id)
         self.history = recorded_trials(
             self.store,
             sweep_id,
@@ -337,10 +335,9 @@ class LocalExecutor(TrialExecutor):
         protocol = dict(vars(settings.protocol))
         if self.is_busy:
             protocol["patience"] = 1.0
-        # the same for all attempts and after resuming
-        compilation = compilation_of(trial.round, settings.compilations, self.first_rounds)
         environment_id = self.pools[run.interpreter].environment_id
         caches = self.caches / environment_id / run.cell.key[:32]
+        compilation = self.compilation_of(trial, caches)
         speeds = self.speeds[environment_id]
         duet = None
         if member is not None:
@@ -360,6 +357,18 @@ class LocalExecutor(TrialExecutor):
             baseline=self.baseline_of(run),
             duet=duet,
         )
+
+    def compilation_of(self, trial: PlannedTrial, caches: Path) -> int:
+        """Return the number of the compile cache that the trial uses: rounds use them in turn.
+
+        A cache that is gone, such as those of a completed sweep that gets more rounds, is followed
+        by one with another number, because another compilation fills it.
+        """
+        number = trial.round % self.settings.compilations
+        used = {record.compilation for record in self.history[trial.run]}
+        while number in used and not (caches / str(number)).exists():
+            number += self.settings.compilations
+        return number
 
     def baseline_of(self, run: CellRun) -> dict[str, Any] | None:
         """Return the mode that the run's speedup refers to, if a cell of this sweep has it; None

@@ -166,7 +166,6 @@ class SlurmExecutor(TrialExecutor):
             history[environment_id] = {key: recorded[key] for key in keys & recorded.keys()}
         return JobRequest(
             sweep_id=self.sweep_id,
-            first_rounds=self.store.first_rounds(self.sweep_id),
             settings=settings,
             runs=list(runs),
             history=history,
