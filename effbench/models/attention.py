@@ -25,13 +25,19 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).reshape(batch, length, heads * width)
 
 
+def head_width(width: int, heads: int) -> int:
+    """Return K. Raises ValueError if the heads do not share the width equally."""
+    if width % heads:
+        raise ValueError(f"width {width} is not a multiple of heads {heads}")
+    return width // heads
+
+
 class Attention(nn.Module):
     """Multi-head self-attention over whole sequences, through `scaled_dot_product_attention`."""
 
     def __init__(self, width: int, heads: int, causal: bool):
         super().__init__()
-        if width % heads:
-            raise ValueError(f"width {width} is not a multiple of heads {heads}")
+        head_width(width, heads)  # raises
         self.heads = heads
         self.causal = causal
         self.qkv = nn.Linear(width, 3 * width)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from effbench.models.attention import join_heads, split_heads
+from effbench.models.attention import head_width, join_heads, split_heads
 
 
 class CachedAttention(nn.Module):
@@ -36,7 +36,7 @@ class CachedAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
         for name in ("keys", "values"):
-            cache = filled_cache(max_batch, heads, max_seq, width // heads, context)
+            cache = filled_cache(max_batch, heads, max_seq, head_width(width, heads), context)
             self.register_buffer(name, cache, persistent=False)
 
     def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:
@@ -120,8 +120,6 @@ class GPT2Decoder(nn.Module):
         vocab: int = 50257,
     ):
         super().__init__()
-        if width % heads:
-            raise ValueError(f"width {width} is not a multiple of heads {heads}")
         check_context(context, max_seq)
         self.tokens = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(max_seq, width)

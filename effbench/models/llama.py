@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from effbench.models.attention import join_heads
+from effbench.models.attention import head_width, join_heads
 from effbench.models.gpt2 import check_context, filled_cache
 from effbench.models.swiglu import SwiGLU
 from effbench.models.weights import NormalWeight, by_fan_in, embedding, fill_normal, linear
@@ -57,7 +57,7 @@ class GroupedAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.kv_heads = kv_heads
-        self.head_width = width // heads
+        self.head_width = head_width(width, heads)
         self.query = linear(width, width)
         self.key = linear(width, kv_heads * self.head_width)
         self.value = linear(width, kv_heads * self.head_width)
@@ -196,8 +196,6 @@ class Transformer(nn.Module):
         tied: bool = True,
         mlp: Callable[[], nn.Module] | None = None,
     ):
-        if width % heads or width // heads % 2:
-            raise ValueError(f"width {width} is not an even multiple of heads {heads}")
         if heads % kv_heads:
             raise ValueError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
         super().__init__()

@@ -44,10 +44,6 @@ class MixtureOfExperts(nn.Module):
         dispatch: str = "auto",
     ):
         super().__init__()
-        if not 1 <= top_k <= experts:
-            raise ValueError(
-                f"top_k must be between 1 and {experts}, the number of experts, got {top_k}"
-            )
         if dispatch not in DISPATCHES:
             raise ValueError(f"unknown dispatch {dispatch!r}; allowed: {', '.join(DISPATCHES)}")
         self.top_k = top_k

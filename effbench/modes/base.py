@@ -53,14 +53,11 @@ class Prepared:
     def all_facts(self) -> Facts:
         """Return all facts, after the calls. Raises TypeError if JSON cannot hold them."""
         facts = self.facts | self.late_facts()
-        for name, value in facts.items():
-            try:
-                json.dumps({name: value})
-            # hidden, because its frames would be named as the location
-            except (TypeError, ValueError) as error:
-                raise TypeError(
-                    f"facts of the mode must be plain values, but {name!r} is not: {error}"
-                ) from None
+        try:
+            json.dumps(facts)
+        # hidden, because its frames would be named as the location
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"facts of the mode must be plain values: {error}") from None
         return facts
 
 
@@ -97,7 +94,7 @@ class Mode(ABC):
     stores_weights: bool = False
     #: Set by the worker before `prepare` if the mode `stores_weights`: a hash of the module's
     #: state.
-    weights: str | None = None
+    weights: str = "unknown"
     #: Set by the worker before `prepare`: the dimension of each input that calls vary, and their
     #: batch sizes.
     batch: Batch
@@ -182,7 +179,7 @@ def check_setting(name: str, value: Any, hint: Any) -> None:
     """Raise ConfigError if the annotation does not allow `value`. For example, `no` on a command
     line is a text."""
     if hint == AtLeast0:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if type(value) is not int or value < 0:
             raise ConfigError(f"mode.{name} must be an integer of at least 0, got {value!r}")
         return
     choices: tuple[Any, ...]
@@ -192,7 +189,7 @@ def check_setting(name: str, value: Any, hint: Any) -> None:
         choices = get_args(hint)
     else:
         return
-    if not any(type(value) is type(choice) and value == choice for choice in choices):
+    if repr(value) not in map(repr, choices):  # True is no 1
         words = [WORDS.get(choice, choice) for choice in choices]
         raise ConfigError(
             f"mode.{name} has the invalid value {value!r}; allowed: {', '.join(words)}"

@@ -7,7 +7,7 @@ import importlib
 import os
 import subprocess
 import tempfile
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,46 +73,29 @@ class AotInductor(Mode):
         return needs_compiler(device)
 
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+        """Load the package of these weights from the shared folder, or make it there."""
+        shared: AbstractContextManager[str] = tempfile.TemporaryDirectory()
         if self.cache_dir:
-            return self.prepare_in(
-                Path(self.cache_dir),
+            shared = nullcontext(self.cache_dir)
+        with shared as path:
+            folder = Path(path)
+            package = folder / f"{PACKAGE}-{self.weights[:16]}.pt2"
+            if package.is_file():
+                return self.load(package, "warm")
+            folder.mkdir(parents=True, exist_ok=True)
+            others = list(folder.glob(f"{PACKAGE}-*.pt2"))
+            self.make(
                 module,
                 args,
                 kwargs,
+                package,
             )
-        with tempfile.TemporaryDirectory() as folder:
-            return self.prepare_in(
-                Path(folder),
-                module,
-                args,
-                kwargs,
-            )
-
-    def prepare_in(
-        self,
-        folder: Path,
-        module: nn.Module,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> Prepared:
-        """Load the package of these weights from the folder, or make it there."""
-        package = folder / f"{PACKAGE}-{(self.weights or 'unknown')[:16]}.pt2"
-        if package.is_file():
-            return self.load(package, "warm")
-        folder.mkdir(parents=True, exist_ok=True)
-        others = [path for path in folder.glob(f"{PACKAGE}-*.pt2") if path != package]
-        self.make(
-            module,
-            args,
-            kwargs,
-            package,
-        )
-        prepared = self.load(package, "cold")
-        for path in others:
-            path.unlink(missing_ok=True)
-        if others:
-            prepared.facts["weights_differ"] = WEIGHTS_DIFFER
-        return prepared
+            prepared = self.load(package, "cold")
+            for other in others:
+                other.unlink(missing_ok=True)
+            if others:
+                prepared.facts["weights_differ"] = WEIGHTS_DIFFER
+            return prepared
 
     def make(
         self,

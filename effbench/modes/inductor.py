@@ -43,17 +43,10 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return options by their dotted names: `mode.options.triton.cudagraphs=true` gives `{triton:
     {cudagraphs: true}}`, which becomes `{"triton.cudagraphs": true}`. Raises ConfigError for an
     unknown name or a wrong type."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise ConfigError(
-            f"mode.options must map names to values, got {given!r}. Example:"
-            " mode.options.epilogue_fusion=false"
-        )
     known = set(torch._inductor.list_options())
-    options = dict(flatten(given, known))
+    options = dict(flatten(given or {}, known))
     for name in options:
-        if name.replace("-", "_") not in known:
+        if name not in known:
             near = suggest(name, known, before="") or "torch._inductor.list_options() lists them"
             raise ConfigError(f"mode.options.{name}: Inductor has no such option; {near}")
     if options:

@@ -80,7 +80,7 @@ def test_modes_of_ones_own(workshop):
         (
             "tells",
             "error",
-            "facts of the mode must be plain values, but 'weight' is not: Object of type Tensor",
+            "facts of the mode must be plain values: Object of type Tensor",
         ),
         ("missing", "unsupported", "this mode is never there"),
         ("degraded", "degraded", "it was not in the mood"),

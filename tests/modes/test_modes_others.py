@@ -32,7 +32,7 @@ def test_a_package_with_other_weights_is_replaced(monkeypatch, tmp_path):
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compiler)
     monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: path)
     outcomes = []
-    for weights in ("a" * 64, "a" * 64, "b" * 64, None):
+    for weights in ("a" * 64, "a" * 64, "b" * 64, "unknown"):
         mode = AotInductor()
         mode.cache_dir, mode.weights = str(tmp_path), weights
         prepared = mode.prepare(nn.Linear(2, 2).eval(), (torch.randn(1, 2),), {})
