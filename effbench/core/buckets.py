@@ -4,7 +4,7 @@ batch."""
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from effbench.core.errors import ConfigError
@@ -56,13 +56,12 @@ def bucket_of(captured: Sequence[int], raw: int) -> int | None:
 @dataclass(frozen=True)
 class Usage:
     """How calls use a capture list. `fallbacks`: calls without a graph; `rows`: rows computed by
-    graphs, of which `padded_rows` are padding; `by_bucket`: calls per captured size."""
+    graphs, of which `padded_rows` are padding."""
 
     calls: int
     fallbacks: int
     rows: int
     padded_rows: int
-    by_bucket: dict[int, int]
 
     @property
     def padding_waste(self) -> float | None:
@@ -72,16 +71,14 @@ class Usage:
         return None
 
 
-def usage(captured: Sequence[int], calls: Mapping[int, int]) -> Usage:
-    """Return how `calls` (batch size -> number of calls) use the `captured` sizes (ascending)."""
-    by_bucket = dict.fromkeys(captured, 0)
+def usage(captured: Sequence[int], calls: Sequence[int]) -> Usage:
+    """Return how `calls` (their batch sizes) use the `captured` sizes (ascending)."""
     fallbacks = rows = padded = 0
-    for raw, count in calls.items():
+    for raw in calls:
         bucket = bucket_of(captured, raw)
         if bucket is None:
-            fallbacks += count
-            continue
-        by_bucket[bucket] += count
-        rows += bucket * count
-        padded += (bucket - raw) * count
-    return Usage(sum(calls.values()), fallbacks, rows, padded, by_bucket)
+            fallbacks += 1
+        else:
+            rows += bucket
+            padded += bucket - raw
+    return Usage(len(calls), fallbacks, rows, padded)

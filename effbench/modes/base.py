@@ -38,8 +38,8 @@ class Prepared:
     `copy_inputs`: does only the copy into static buffers; None if the mode does not copy.
     `degraded`: why the step does not do what the mode's name promises, or None. `compile_cache`:
     "cold" or "warm", if the mode knows it better than Inductor's counters. `facts` are read at the
-    end of the trial, so the step may add to them. `late_facts`: returns facts that are known only
-    after the calls. `module`: the copy of the module that the step runs, if any.
+    end of the trial, so the step may add to them. `module`: the copy of the module that the step
+    runs, if any.
     """
 
     step: Step
@@ -47,18 +47,16 @@ class Prepared:
     degraded: str | None = None
     compile_cache: str | None = None
     facts: Facts = field(default_factory=dict)
-    late_facts: Callable[[], Facts] = dict
     module: nn.Module | None = None
 
-    def all_facts(self) -> Facts:
-        """Return all facts, after the calls. Raises TypeError if JSON cannot hold them."""
-        facts = self.facts | self.late_facts()
+    def checked_facts(self) -> Facts:
+        """Return the facts. Raises TypeError if JSON cannot hold them."""
         try:
-            json.dumps(facts)
+            json.dumps(self.facts)
         # hidden, because its frames would be named as the location
         except (TypeError, ValueError) as error:
             raise TypeError(f"facts of the mode must be plain values: {error}") from None
-        return facts
+        return self.facts
 
 
 class Mode(ABC):

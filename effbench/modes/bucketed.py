@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -68,22 +67,15 @@ class BucketedGraph(Mode):
         return GraphCapture(self.warmups, self.pool == "shared")
 
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
-        sizes = capture_sizes(self.buckets, self.batch.sizes)
         capture = self.capturer()
-        static = StaticInputs(
-            self.batch.dims,
+        runner = BucketRunner(
+            self,
+            module,
             args,
             kwargs,
-            max(sizes),
         )
-        runner = BucketRunner(
-            module,
-            static,
-            sizes,
-            zero=self.padding == "zero",
-            clone=self.outputs == "clone",
-        )
-        device = static.buffers[0].device
+        sizes = runner.sizes
+        device = runner.buffers[0].device
         seconds: dict[str, float] = {}
         pool_bytes: dict[str, int] = {}
         few = [size for size in sizes if size <= self.torch_compile_max_bs]
@@ -94,10 +86,10 @@ class BucketedGraph(Mode):
                 held = graph_pool_bytes(device) or 0
                 began = time.perf_counter()
                 function = compiled if size in few else module
-                runner.graphs[size] = capture(function, *static.of(size))
+                runner.graphs[size] = capture(function, *runner.inputs(size))
                 seconds[str(size)] = time.perf_counter() - began
                 pool_bytes[str(size)] = (graph_pool_bytes(device) or 0) - held
-        a_pass = usage(sizes, Counter(self.batch.sizes))
+        a_pass = usage(sizes, self.batch.sizes)
         facts: Facts = {
             "buckets": sizes,
             "compiled_buckets": few,
@@ -105,7 +97,7 @@ class BucketedGraph(Mode):
             # by captured size
             "capture_seconds": seconds,
             "pool_bytes": pool_bytes,
-            "static_input_bytes": sum(buffer.nbytes for buffer in static.buffers),
+            "static_input_bytes": sum(buffer.nbytes for buffer in runner.buffers),
             # of a pass over the stream, or of a call
             "padding_waste": a_pass.padding_waste,
             "fallbacks_per_pass": a_pass.fallbacks,
@@ -122,7 +114,6 @@ class BucketedGraph(Mode):
             runner.copy_inputs,
             degraded,
             facts=facts,
-            late_facts=runner.facts,
         )
 
 
@@ -135,54 +126,6 @@ def recompile_limit(limit: int) -> AbstractContextManager[None]:
         accumulated_recompile_limit=max(now.accumulated_recompile_limit, limit),
     )
     return patched
-
-
-class StaticInputs:
-    """Buffers of the largest size for all inputs, at fixed addresses and with valid rows from the
-    start: those by position, then those by name. `dims`: the batch dimension of each, or None."""
-
-    def __init__(
-        self,
-        dims: Sequence[int | None],
-        args: Args,
-        kwargs: Kwargs,
-        size: int,
-    ) -> None:
-        self.size = size
-        self.names = list(kwargs)
-        self.dims = dims
-        values = zip((*args, *kwargs.values()), dims, strict=True)
-        self.buffers = [repeated(value, dim, size) for value, dim in values]
-        batched = [(place, dim) for place, dim in enumerate(dims) if dim is not None]
-        if not batched:
-            raise UnsupportedError(
-                "no input of this model has a batch dimension, which bucketed-graph requires"
-            )
-        self.carrier, self.carrier_dim = batched[0]
-
-    def raw_size(self, values: Sequence[Tensor]) -> int:
-        """Return the number of rows of a call."""
-        rows: int = values[self.carrier].size(self.carrier_dim)
-        return rows
-
-    def rows(self, size: int) -> list[Tensor]:
-        """Return views of the first `size` rows, or all of a buffer without a batch dimension."""
-        views = []
-        for buffer, dim in zip(self.buffers, self.dims, strict=True):
-            views.append(buffer if dim is None else buffer.narrow(dim, 0, size))
-        return views
-
-    def padding(self, raw: int, size: int) -> list[Tensor]:
-        """Return views of the rows from `raw` up to `size`."""
-        views = []
-        for buffer, dim in zip(self.buffers, self.dims, strict=True):
-            if dim is not None:
-                views.append(buffer.narrow(dim, raw, size - raw))
-        return views
-
-    def of(self, size: int) -> Inputs:
-        """Return the arguments of a call with `size` rows, as views of the buffers."""
-        return as_arguments(self.rows(size), self.names)
 
 
 def repeated(value: Tensor, dim: int | None, size: int) -> Tensor:
@@ -214,31 +157,76 @@ class ReplayPlan:
 
 class BucketRunner:
     """A step that replays captured graphs, one for each of `sizes` (ascending). A call uses the
-    smallest graph that holds its rows, with padding; a call that is larger than all graphs runs
-    `eager`. `calls`: size -> number of calls so far.
+    smallest graph that holds its rows, with padding; a call that is larger than all graphs runs the
+    module.
 
-    `zero`: set padded rows to zero. `clone`: copy outputs; otherwise they are views of the graph's
-    outputs, which the next call may overwrite. The constructor calls `eager` to find the outputs'
-    batch dimensions.
+    `buffers`: the static inputs, those by position, then those by name, with valid rows of the
+    largest size from the start. `dims`: the batch dimension of each, or None. The
+    constructor calls the module to find the outputs' batch dimensions. Raises UnsupportedError if
+    inputs or outputs have none.
     """
 
     def __init__(
         self,
-        eager: Step,
-        static: StaticInputs,
-        sizes: Sequence[int],
-        zero: bool,
-        clone: bool,
+        mode: BucketedGraph,
+        module: nn.Module,
+        args: Args,
+        kwargs: Kwargs,
     ) -> None:
-        self.eager = eager
-        self.static = static
-        self.sizes = sizes
-        self.zero = zero
-        self.clone = clone
+        self.eager = module
+        self.sizes = capture_sizes(mode.buckets, mode.batch.sizes)
+        self.zero = mode.padding == "zero"
+        self.clone = mode.outputs == "clone"
+        self.names = list(kwargs)
+        self.dims = mode.batch.dims
+        self.buffers: list[Tensor] = []
+        for value, dim in zip((*args, *kwargs.values()), self.dims, strict=True):
+            self.buffers.append(repeated(value, dim, self.sizes[-1]))
+        batched = [(place, dim) for place, dim in enumerate(self.dims) if dim is not None]
+        if not batched:
+            raise UnsupportedError(
+                "no input of this model has a batch dimension, which bucketed-graph requires"
+            )
+        self.carrier, self.carrier_dim = batched[0]
         self.graphs: dict[int, Captured] = {}
-        self.batches = output_batches(eager, static)
+        self.batches = self.output_batches()
         self.plan = functools.cache(self.make_plan)
-        self.calls: Counter[int] = Counter()
+
+    def rows(self, size: int) -> list[Tensor]:
+        """Return views of the first `size` rows, or all of a buffer without a batch dimension."""
+        views = []
+        for buffer, dim in zip(self.buffers, self.dims, strict=True):
+            views.append(buffer if dim is None else buffer.narrow(dim, 0, size))
+        return views
+
+    def padding(self, raw: int, size: int) -> list[Tensor]:
+        """Return views of the rows from `raw` up to `size`."""
+        views = []
+        for buffer, dim in zip(self.buffers, self.dims, strict=True):
+            if dim is not None:
+                views.append(buffer.narrow(dim, raw, size - raw))
+        return views
+
+    def inputs(self, size: int) -> Inputs:
+        """Return the arguments of a call with `size` rows, as views of the buffers."""
+        return as_arguments(self.rows(size), self.names)
+
+    def output_batches(self) -> list[OutputBatch | None]:
+        """Return the batch of each leaf of the output, or None if its shape does not depend on it.
+        If the largest size is 1, all are None, because nothing is cut off. Raises UnsupportedError
+        if a shape depends on the batch in another way."""
+        size = self.sizes[-1]
+        larges = self.output_shapes(size)
+        smalls = self.output_shapes(max(1, size - 1))
+        batches = []
+        for large, small in itertools.zip_longest(larges, smalls, fillvalue=()):
+            batches.append(output_batch(large, small, size))
+        return batches
+
+    def output_shapes(self, size: int) -> list[Shape]:
+        args, kwargs = self.inputs(size)
+        leaves = tree_leaves(self.eager(*args, **kwargs))
+        return [tuple(getattr(leaf, "shape", ())) for leaf in leaves]
 
     def make_plan(self, raw: int) -> ReplayPlan | None:
         """Return the plan of a call with `raw` rows; None if it is larger than all graphs."""
@@ -248,7 +236,7 @@ class BucketRunner:
         graph = self.graphs[size]
         padding = []
         if raw < size and self.zero:
-            padding = self.static.padding(raw, size)
+            padding = self.padding(raw, size)
         leaves, structure = tree_flatten(graph.outputs)
         for place, batch in enumerate(self.batches):
             if batch is not None:
@@ -256,16 +244,14 @@ class BucketRunner:
         outputs = tree_unflatten(leaves, structure)
         return ReplayPlan(
             graph.replay,
-            self.static.rows(raw),
+            self.rows(raw),
             padding,
             outputs,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         values = (*args, *kwargs.values())
-        raw = self.static.raw_size(values)
-        self.calls[raw] += 1
-        plan = self.plan(raw)
+        plan = self.plan(values[self.carrier].size(self.carrier_dim))
         if plan is None:
             return self.eager(*args, **kwargs)
         plan.fill(values)
@@ -277,20 +263,9 @@ class BucketRunner:
     def copy_inputs(self, *args: Any, **kwargs: Any) -> None:
         """Do only the copies and the padding of a call; a call without a graph has none."""
         values = (*args, *kwargs.values())
-        plan = self.plan(self.static.raw_size(values))
+        plan = self.plan(values[self.carrier].size(self.carrier_dim))
         if plan is not None:
             plan.fill(values)
-
-    def facts(self) -> Facts:
-        """Return the counts of all calls until now, including checks and warm-up."""
-        used = usage(self.sizes, self.calls)
-        return {
-            "calls": used.calls,
-            "fallbacks": used.fallbacks,
-            "rows": used.rows,
-            "padded_rows": used.padded_rows,
-            "calls_by_bucket": {str(size): calls for size, calls in used.by_bucket.items()},
-        }
 
 
 @dataclass(frozen=True)
@@ -303,25 +278,6 @@ class OutputBatch:
 
 #: The shape of a leaf of an output; empty if it is no tensor.
 Shape = tuple[int, ...]
-
-
-def output_batches(function: Step, static: StaticInputs) -> list[OutputBatch | None]:
-    """Return the batch of each leaf of the output, or None if its shape does not depend on it. If
-    the largest size is 1, all are None, because nothing is cut off. Raises UnsupportedError if a
-    shape depends on the batch in another way."""
-    size = static.size
-    larges = output_shapes(function, static, size)
-    smalls = output_shapes(function, static, max(1, size - 1))
-    batches = []
-    for large, small in itertools.zip_longest(larges, smalls, fillvalue=()):
-        batches.append(output_batch(large, small, size))
-    return batches
-
-
-def output_shapes(function: Step, static: StaticInputs, size: int) -> list[Shape]:
-    args, kwargs = static.of(size)
-    leaves = tree_leaves(function(*args, **kwargs))
-    return [tuple(getattr(leaf, "shape", ())) for leaf in leaves]
 
 
 def output_batch(large: Shape, small: Shape, size: int) -> OutputBatch | None:

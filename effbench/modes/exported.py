@@ -73,11 +73,11 @@ class AotInductor(Mode):
         return needs_compiler(device)
 
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
-        """Load the package of these weights from the shared folder, or make it there."""
-        shared: AbstractContextManager[str] = tempfile.TemporaryDirectory()
-        if self.cache_dir:
-            shared = nullcontext(self.cache_dir)
-        with shared as path:
+        """Load the package of these weights from the shared folder, or make it there; without a
+        shared folder in a temporary one."""
+        place: AbstractContextManager[str]
+        place = nullcontext(self.cache_dir) if self.cache_dir else tempfile.TemporaryDirectory()
+        with place as path:
             folder = Path(path)
             package = folder / f"{PACKAGE}-{self.weights[:16]}.pt2"
             if package.is_file():

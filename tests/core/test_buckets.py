@@ -1,7 +1,5 @@
 """Capture lists and the choice of a bucket."""
 
-from collections import Counter
-
 import pytest
 
 from effbench.core.buckets import bucket_of, capture_sizes, usage
@@ -38,9 +36,8 @@ def test_the_smallest_bucket_that_holds_a_batch(raw, bucket):
 
 
 def test_usage_is_the_sum_over_calls():
-    found = usage([2, 4], Counter([1, 2, 3, 3, 4, 5]))
+    found = usage([2, 4], [1, 2, 3, 3, 4, 5])
     assert found.calls == 6
     assert found.fallbacks == 1, "5 is larger than every bucket"
     assert found.rows == 2 * 2 + 3 * 4
     assert found.padded_rows == 1 + 2 * 1
-    assert found.by_bucket == {2: 2, 4: 3}

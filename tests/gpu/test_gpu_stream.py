@@ -67,8 +67,8 @@ def test_every_raw_size_after_a_poisoned_tail(padding, pool, order):
     mode = BucketedGraph([1, 2, 4, 8], padding=padding, pool=pool, order=order)
     prepared = prepare(mode, module, MLP_SPECS, range(1, 11))
     check_every_size(prepared.step, module, MLP_SPECS, 10, 8)
-    late = prepared.late_facts()
-    assert (late["fallbacks"], late["calls"]) == (4, 40), "9 and 10, down and up"
+    facts = prepared.facts
+    assert (facts["fallbacks_per_pass"], facts["calls_per_pass"]) == (2, 10), "9 and 10"
 
 
 def test_a_shared_pool_is_smaller_than_private_ones():
@@ -127,7 +127,7 @@ def test_graphs_of_buckets_serve_a_stream(streamed, sizes):
     facts = bucketed["extra"]["facts"]
     padded = [min(bucket for bucket in facts["buckets"] if bucket >= size) for size in sizes]
     assert facts["padding_waste"] == pytest.approx(1 - sum(sizes) / sum(padded))
-    assert facts["fallbacks"] == 0
+    assert facts["fallbacks_per_pass"] == 0
     assert bucketed["graph_pool_bytes"] >= sum(facts["pool_bytes"].values()) > 0
     assert bucketed["input_copy_ms"] > 0
     assert streamed["eager"]["period_ms"] > bucketed["period_ms"]

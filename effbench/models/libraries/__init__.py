@@ -17,7 +17,6 @@ from torch import nn
 
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.printable import one_line
-from effbench.models.presets import canonical
 from effbench.models.weights import settle_batch_norms, wake
 
 #: Operators of torchvision that its Python code refers to when it is imported.
@@ -30,10 +29,8 @@ _declared = torch.library.Library("torchvision", "FRAGMENT")
 
 
 def network(library: str, **settings: Any) -> nn.Module:
-    """Return a network whose attribute `inputs` describes its inputs. Raises ConfigError and
-    UnsupportedError."""
-    check(library, **settings)
-    settings["arch"] = canonical(library, settings["arch"])
+    """Return a network whose attribute `inputs` describes its inputs. `settings`: as checked by
+    `check`. Raises UnsupportedError."""
     built: nn.Module = module_of(library).network(**settings)
     return built
 
@@ -41,7 +38,7 @@ def network(library: str, **settings: Any) -> nn.Module:
 def check(library: str, **settings: Any) -> None:
     """Raise ConfigError if the library cannot be imported or has no such architecture, without
     building it."""
-    settings["arch"] = arch = canonical(library, settings["arch"])
+    arch = settings["arch"]
     module = module_of(library)
     for name in settings.keys() - inspect.signature(module.network).parameters.keys():
         raise ConfigError(

@@ -252,19 +252,17 @@ class Decoder(nn.Module):
                 cache = filled_cache(batch, heads, slots, width, slots - 1)
                 self.register_buffer(f"own_{part}_{number}", cache, persistent=False)
 
-    def cache(self, batch: int, position: Tensor) -> Cache:
+    def forward(self, token: Tensor, position: Tensor) -> Tensor:
+        # token [B, T], position [T] -> logits of the last token [B, 1, V]
+        batch = token.shape[0]
         layers = []
         for number in range(self.layers):
             keys = getattr(self, f"own_keys_{number}")[:batch]
             values = getattr(self, f"own_values_{number}")[:batch]
             layers.append(Slots(keys, values, position))
-        return Cache(layers=layers)
-
-    def forward(self, token: Tensor, position: Tensor) -> Tensor:
-        # token [B, T], position [T] -> logits of the last token [B, 1, V]
         output = self.model(
             input_ids=token,
-            past_key_values=self.cache(token.shape[0], position),
+            past_key_values=Cache(layers=layers),
             use_cache=True,
             logits_to_keep=1,
         )
