@@ -42,7 +42,6 @@ class Composer:
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
         self.loader = loader
         self.master = master
-        self.is_choice = cache(self._is_choice)
         self.is_plain_option = cache(self._is_plain_option)
         self.chosen = cache(self._choose)
         self.composed = cache(self._compose)
@@ -52,9 +51,10 @@ class Composer:
     def compose(self, words: Sequence[Word]) -> Config:
         """Return the configuration of a job. Raises ConfigError, and errors of Hydra and OmegaConf
         for files that cannot be read."""
-        values = self.chosen(tuple(filter(self.is_choice, words)))
+        choices = tuple(filter(self.is_choice, words))
+        values = self.chosen(choices)
         for word in words:
-            if self.is_choice(word):
+            if word in choices:
                 continue
             if word.override.is_delete():
                 values = without(values, word.key)
@@ -63,7 +63,7 @@ class Composer:
         values = with_batch_size(values, any(word.key == "bs" for word in words))
         return config_of({name: resolved(values, name) for name in values})
 
-    def _is_choice(self, word: Word) -> bool:
+    def is_choice(self, word: Word) -> bool:
         """Return whether an override chooses an option of a group. Raises ConfigError if the option
         is no name."""
         override = word.override

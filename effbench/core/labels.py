@@ -303,10 +303,10 @@ class Labeller:
         """Return the name of each row's mode with its settings that vary."""
         names = []
         for row, params in zip(self.rows, self.params, strict=True):
-            texts = []
-            for path in settings[row.mode]:
-                if params.get(path) is not None:
-                    texts.append(f"{path.removeprefix('mode.')}={override_text(params[path])}")
+            known = [path for path in settings[row.mode] if params.get(path) is not None]
+            texts = [
+                f"{path.removeprefix('mode.')}={override_text(params[path])}" for path in known
+            ]
             names.append(f"{row.mode} ({', '.join(texts)})" if texts else row.mode)
         return names
 

@@ -3,12 +3,9 @@ without a result."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from operator import attrgetter
 from urllib.parse import urlencode
 
-from effbench.core.cell import SEVERITY, Status
+from effbench.core.cell import SEVERITY
 from effbench.core.labels import LabelledRow, LabelledRows, grouped
 from effbench.core.table import Column, Shown, Table
 from effbench.render.data import DeviceSweep
@@ -20,39 +17,30 @@ from effbench.store.secrets import masked_url
 from effbench.store.sweeps import SweepInfo
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Results with one status and reason."""
-
-    status: Status
-    reason: str
-    rows: Sequence[LabelledRow]
-
-
-def findings(rows: LabelledRows) -> list[Finding]:
-    """Return the worst status and most frequent reason first."""
-    bad = grouped(worst_first(rows), lambda row: (row.status, row.reason or NO_REASON))
-    found = [Finding(*key, alike) for key, alike in bad.items()]
-    return sorted(found, key=lambda one: (SEVERITY.index(one.status), -len(one.rows)))
+def findings(rows: LabelledRows) -> list[list[LabelledRow]]:
+    """Return the results that are not ok, grouped by status and reason: the worst status and the
+    most frequent reason first."""
+    groups = grouped(worst_first(rows), lambda row: (row.status, row.reason)).values()
+    return sorted(groups, key=lambda alike: (SEVERITY.index(alike[0].status), -len(alike)))
 
 
 def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
-    """Return a row per finding with its number of cells and the first one. `folder`: of the device
-    sweep, as seen from the page."""
+    """Return a row per status and reason, with the number of cells and the first one. `folder`: of
+    the device sweep, as seen from the page."""
 
-    def status(finding: Finding) -> Shown:
-        url = f"{folder}cell.html#{urlencode({'status': finding.status})}"
-        return Shown(finding.status, finding.status, "status", link=url)
+    def status(alike: LabelledRows) -> Shown:
+        name = alike[0].status
+        return Shown(name, name, "status", link=f"{folder}cell.html#{urlencode({'status': name})}")
 
-    def example(finding: Finding) -> Shown:
-        row = finding.rows[0]
+    def example(alike: LabelledRows) -> Shown:
+        row = alike[0]
         url = f"{folder}{link(device_sweep, row.result)}"
         return Shown(row.name, row.name, "name linked", link=url)
 
     columns = [
         Column("status", value=status),
-        Column("cells", numeric=True, value=lambda finding: len(finding.rows)),
-        Column("reason", wide=True, value=attrgetter("reason")),
+        Column("cells", numeric=True, value=len),
+        Column("reason", wide=True, value=lambda alike: alike[0].reason or NO_REASON),
         Column("example", "one of them", value=example),
     ]
     rows = findings(device_sweep.labelled)
