@@ -19,6 +19,30 @@ from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
 LABEL, TEXT = 40, 200
 FORMATS = ("markdown", "json", "csv")
 
+#: Keys of a change in CSV.
+COLUMNS = (
+    "state",
+    "word",
+    "cell",
+    "cell_key",
+    "place",
+    "metric",
+    "old",
+    "new",
+    "ratio",
+    "low",
+    "high",
+    "before_sweep",
+    "before_label",
+    "before_started_at",
+    "after_sweep",
+    "after_label",
+    "after_started_at",
+    "coincides",
+    "reason",
+)
+
+
 # --- texts ---
 
 
@@ -159,7 +183,7 @@ def render(past: History, how: str) -> str:
     if how == "json":
         return as_json({"summary": summary(past), "states": past.states, "changes": records})
     rows = [row | {"coincides": "; ".join(row["coincides"])} for row in records]
-    return Table([], [], data=rows).render("csv")
+    return Table([Column(name) for name in COLUMNS], rows).render("csv")
 
 
 def record(past: History, change: HistoryChange) -> dict[str, Any]:

@@ -68,12 +68,13 @@ def is_less(after: float, before: float) -> bool:
 
 def sentence(rows: Sequence[SpeedupRow]) -> str:
     """Return which modes are best at which batch sizes of a model, and why: `latency at bs 1, 64:
-    cuda-graph; latency at bs 8: tie: eager, default. At bs 1, launch-bound: 15 launches become CUDA
-    graphs.` `rows`: with a winner or a tie."""
+    cuda-graph; latency at bs 8: tie of eager, default. At bs 1, launch-bound: 15 launches become
+    CUDA graphs.` `rows`: with a winner or a tie."""
     clauses = []
     for same in grouped(rows, lambda row: (row.best_text, row.quantity)).values():
         sizes = ", ".join(str(row.labels["bs"]) for row in same)
-        clauses.append(f"{same[0].quantity} at bs {sizes}: {same[0].best_text}")
+        best = same[0].best_text.replace("tie: ", "tie of ")
+        clauses.append(f"{same[0].quantity} at bs {sizes}: {best}")
     text = f"{'; '.join(clauses)}."
     clearest = max(rows, key=lambda row: row.cells[row.winners[0]].value or 0)
     why = reason(clearest)

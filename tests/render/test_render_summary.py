@@ -193,7 +193,7 @@ def test_one_sentence_says_where_each_mode_wins_and_why():
         )
     )
     assert reasons.sentence(speedup_table(label_rows(rows)).rows) == (
-        "latency at bs 1, 64: cuda-graph; latency at bs 8: tie: eager, cuda-graph."
+        "latency at bs 1, 64: cuda-graph; latency at bs 8: tie of eager, cuda-graph."
         " At bs 1, launch-bound: 15 launches become CUDA graphs."
     )
 
@@ -202,4 +202,4 @@ def test_three_modes_that_tie_are_listed():
     rows = [make.row(**{**EAGER, "bound": None})]
     rows += [make.row(mode=mode, latency_ms=1.0) for mode in ("default", "cuda-graph")]
     sentence = reasons.sentence(speedup_table(label_rows(rows)).rows)
-    assert sentence == "latency at bs 1: tie: eager, default, cuda-graph."
+    assert sentence == "latency at bs 1: tie of eager, default, cuda-graph."
