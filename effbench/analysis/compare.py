@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from effbench.analysis import matching
 from effbench.analysis.limits import Limits
 from effbench.analysis.matching import BY_ENVIRONMENT, Side
-from effbench.analysis.verdicts import Change, Thresholds, judge, ordered
+from effbench.analysis.verdicts import Change, Thresholds, Verdict, judge, ordered
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import grouped, mode_order
 from effbench.core.metrics import METRICS
@@ -75,6 +76,11 @@ class Compared:
     def failing(self) -> list[Change]:
         """The rows that make a check fail, the most important first."""
         return [change for change in self.changes if change.gates]
+
+    @property
+    def counts(self) -> Counter[Verdict]:
+        """Verdict -> number of rows, the most important first."""
+        return Counter(change.verdict for change in self.changes)
 
     @property
     def cells(self) -> set[str]:

@@ -300,19 +300,10 @@ def ordered(changes: Iterable[Change], first: str | None = None) -> list[Change]
     return sorted(changes, key=place)
 
 
-def counts(changes: Iterable[Change]) -> dict[Verdict, int]:
-    """Return verdict -> number of rows, the most important first; without verdicts that do not
-    occur."""
-    numbers = Counter(change.verdict for change in changes)
-    return {verdict: numbers[verdict] for verdict in Verdict if numbers[verdict]}
-
-
 def counted(changes: Iterable[Change]) -> str:
-    """Return `2 slower, 1 ambiguous, 5 not judged, 30 same`, the most important first."""
+    """Return `2 slower, 1 ambiguous, 5 not judged, 30 same` of rows in their order."""
     words = Counter(change.word for change in changes)
-    order = list(map(str, Verdict))
-    order.insert(order.index(Verdict.AMBIGUOUS) + 1, NOT_JUDGED)
-    return ", ".join(f"{words[word]} {word}" for word in order if words[word])
+    return ", ".join(f"{number} {word}" for word, number in words.items())
 
 
 # --- statuses ---

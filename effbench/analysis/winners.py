@@ -33,11 +33,17 @@ def winners(point: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
     decisive = _decisive_metric(ok, metric)
     if decisive not in INTERVALS:
         return []
-    candidates = _candidates(ok, decisive)
-    if not candidates:
+    unmarked = [row for row in ok if _is_candidate(row.result, decisive)]
+    # the baseline's ratio of 1 was not measured: it wins against none that is marked
+    if not unmarked or (decisive in SPEEDUPS and all(row.result.is_baseline for row in unmarked)):
         return []
-    winning = _best_and_ties(candidates, decisive)
-    best = winning[0].result
+    first = min(unmarked, key=lambda row: _cost(row.result, decisive).value)
+    best = first.result
+    winning = [first]
+    for row in unmarked:
+        is_worse = is_less(_cost(best, decisive), _cost(row.result, decisive))
+        if row is not first and not is_worse:
+            winning.append(row)
     for row in ok:
         if row in winning:
             continue
@@ -52,39 +58,16 @@ def _decisive_metric(rows: Sequence[LabelledRow], metric: str) -> str:
     of separate processes. Speedups of pairs decide themselves: they are known better than times."""
     if metric not in SPEEDUPS:
         return metric
-    origins = set()
-    for row in rows:
-        if not row.result.is_baseline and row.result.value(metric) is not None:
-            origins.add(row.result.speedup_from)
+    compared = [row.result for row in rows if not row.result.is_baseline]
+    origins = {result.speedup_from for result in compared if result.value(metric) is not None}
     if origins == {PAIRS}:
         return metric
     return SPEEDUPS[metric]
 
 
-def _candidates(rows: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
-    """Return the rows whose figure is not marked; none if that is only the baseline's speedup."""
-    unmarked = []
-    for row in rows:
-        value = row.result.value(metric) or 0
-        if value > 0 and why_marked(row.result, metric) is None:
-            unmarked.append(row)
-    if metric in SPEEDUPS and all(row.result.is_baseline for row in unmarked):
-        # the baseline's ratio of 1 was not measured: it wins against none that is marked
-        return []
-    return unmarked
-
-
-def _best_and_ties(rows: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
-    """Return the row with the best figure, then those whose difference from it is not significant,
-    which all are if it has no interval."""
-    costs = [_cost(row.result, metric) for row in rows]
-    least = min(costs, key=lambda cost: cost.value)
-    best = rows[costs.index(least)]
-    winning = [best]
-    for row, cost in zip(rows, costs, strict=True):
-        if row is not best and not is_less(least, cost):
-            winning.append(row)
-    return winning
+def _is_candidate(result: Result, metric: str) -> bool:
+    """Return whether a result has a figure that is not marked."""
+    return (result.value(metric) or 0) > 0 and why_marked(result, metric) is None
 
 
 def _cost(result: Result, metric: str) -> LogEstimate:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections import Counter
 from dataclasses import replace
 
 from effbench.analysis.compare import Compared, compare_sweeps, one_baseline
@@ -159,19 +158,21 @@ def verdict_line(compared: Compared, name: str) -> str:
     not finished against main` or `nothing was checked against main`. Unless it failed, also list
     what was not judged: ignored, ambiguous and marked rows, cells without figures on both sides,
     unchecked hardware."""
+    parts = []
     if compared.failing:
-        parts = [f"check failed: {counted(compared.failing)} against {name}"]
-        if compared.interrupted:
-            parts.append(compared.interrupted)
+        parts.append(f"check failed: {counted(compared.failing)} against {name}")
     elif compared.interrupted:
-        parts = [f"check not finished against {name}: {compared.interrupted}"]
+        parts.append(f"check not finished against {name}")
     elif compared.judged:
-        parts = [f"check passed against {name}"]
+        parts.append(f"check passed against {name}")
     else:
-        parts = [f"nothing was checked against {name}"]
+        parts.append(f"nothing was checked against {name}")
+    if compared.interrupted:
+        parts.append(compared.interrupted)
     if not compared.failing:
         parts += overlooked(compared)
-    return "; ".join([*parts, *(f"{machine} not checked" for machine in compared.unchecked)])
+    parts += [f"{machine} not checked" for machine in compared.unchecked]
+    return "; ".join(parts)
 
 
 def overlooked(compared: Compared) -> list[str]:
@@ -181,12 +182,11 @@ def overlooked(compared: Compared) -> list[str]:
     ignored = [change for change in rows if change.ignored and change.verdict in FAILING]
     if ignored:
         texts.append(f"ignored: {counted(ignored)}")
-    unjudged = compared.unjudged
-    if unjudged:
-        texts.append(f"{count(len(unjudged), 'cell')} {NOT_JUDGED}: {DISTURBED}")
-    unsure = Counter(change.word for change in rows)[Verdict.AMBIGUOUS]
+    if compared.unjudged:
+        texts.append(f"{count(len(compared.unjudged), 'cell')} {NOT_JUDGED}: {DISTURBED}")
+    unsure = [change for change in rows if change.word == Verdict.AMBIGUOUS]
     if unsure:
-        texts.append(f"{unsure} of {len(rows)} rows could not be judged")
+        texts.append(f"{len(unsure)} of {len(rows)} rows could not be judged")
     cells, measured = len(compared.cells), len(compared.measured)
     if measured < cells:
         texts.append(f"{measured} of {cells} cells have figures in both sweeps")

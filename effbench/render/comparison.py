@@ -20,7 +20,6 @@ from effbench.analysis.verdicts import (
     Change,
     Verdict,
     counted,
-    counts,
     record,
 )
 from effbench.core.labels import grouped
@@ -184,7 +183,7 @@ class Document:
     @cached_property
     def numbers(self) -> Counter[Verdict]:
         """Verdict -> number of rows."""
-        return Counter(change.verdict for change in self.compared.changes)
+        return self.compared.counts
 
     def is_visible(self, change: Change) -> bool:
         """Return whether people see a row: not `same` ones that do not fail on both sides, nor
@@ -286,7 +285,7 @@ class Document:
             "differences": compared.differences,
             "in_turns": compared.interleaved,
             "limits": compared.limits.source,
-            "counts": counts(compared.changes),
+            "counts": self.numbers,
             "modes": modes,
             "notes": compared.notes,
             "changes": [record(change) for change in self.compared.changes],

@@ -216,9 +216,7 @@ class NoisySeries:
         return [self.segment(start, end) for start, end in pairwise(bounds)]
 
     def segment(self, start: int, end: int) -> Segment:
-        values = self.values[start:end]
-        noise = self.noise[start:end]
-        return Segment(start, values, noise)
+        return Segment(start, self.values[start:end], self.noise[start:end])
 
     def spread(self, segments: Sequence[Segment]) -> Spread:
         """Return the spread over these segments, which cover the start of the series.
@@ -238,16 +236,10 @@ class NoisySeries:
         products = squares = 0.0
         bound = OUTLYING * sd
         for segment in segments:
-            distances = np.clip(
-                segment.values - segment.mean,
-                -bound,
-                bound,
-            )
+            distances = np.clip(segment.values - segment.mean, -bound, bound)
             products += float(distances[1:] @ distances[:-1])
             squares += float(distances @ distances)
-        r = 0.0
-        if squares > 0.0:
-            r = products / squares
+        r = products / (squares or 1.0)
         if r * math.sqrt(len(self)) >= 1.0:
             r = min(r, 0.9)
             sd *= math.sqrt((1 + r) / (1 - r))
@@ -292,11 +284,7 @@ def _levels(series: NoisySeries) -> Floats:
     distances = np.concatenate(tried) - first
     steps = np.unique(np.round(distances / step))
     if len(steps) > _LEVELS:
-        spread = np.linspace(
-            0,
-            len(steps) - 1,
-            _LEVELS,
-        )
+        spread = np.linspace(0, len(steps) - 1, _LEVELS)
         steps = steps[spread.astype(int)]
     return np.asarray(steps * step + first, dtype=float)
 
@@ -372,23 +360,15 @@ def _line_gain(
     """Return how much less a line through both segments costs than their two levels, in squared
     noise."""
     both = series.segment(old.start, new.end)
-    lengths = [len(old.values), len(new.values)]
-    levels = np.repeat([old.mean, new.mean], lengths)
-    from_levels = (both.values - levels) / both.noise
+    x = np.arange(len(both.values))
+    levels = np.where(x < len(old.values), old.mean, new.mean)
     # omit outliers of the levels, from which a line must not gain
-    x = np.flatnonzero(np.abs(from_levels) <= OUTLYING)
+    x = np.flatnonzero(np.abs(both.values - levels) <= OUTLYING * both.noise)
     if len(x) < 2 * PERSISTENCE:
         return -math.inf
     values = both.values[x]
     noise = both.noise[x]
-    coefficients = np.polyfit(
-        x,
-        values,
-        1,
-        w=1 / noise,
-    )
-    line = np.polyval(coefficients, x)
-    from_line = (values - line) / noise
-    cost_of_levels = (from_levels[x] ** 2).sum()
-    cost_of_line = (from_line**2).sum()
-    return float(cost_of_levels - cost_of_line)
+    weights = 1 / noise
+    line = np.polyval(np.polyfit(x, values, 1, w=weights), x)
+    gain = ((values - levels[x]) / noise) ** 2 - ((values - line) / noise) ** 2
+    return float(gain.sum())

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import jinja2
 
-from effbench.analysis.verdicts import counts
 from effbench.core.labels import flatten
 from effbench.core.printable import one_line
 from effbench.render import templating
@@ -137,7 +136,6 @@ def environment() -> jinja2.Environment:
     env.globals |= {
         "assets": ASSETS,
         "picker": PICKER,
-        "counts": counts,
         "flatten": flatten,
         "vars": vars,
         "environment_line": environment_line,
