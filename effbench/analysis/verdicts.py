@@ -196,37 +196,17 @@ class Change:
 
 @dataclass(frozen=True)
 class Figures:
-    """The valid figures of a metric on both sides, by round. `gaps`: text about trials without one,
-    or None."""
+    """The valid figures of a metric on both sides, by round."""
 
     metric: Metric
     before: Mapping[int, float]
     after: Mapping[int, float]
-    gaps: str | None = None
 
     @classmethod
     def of(cls, pair: CellPair, name: str) -> Figures:
         metric = METRICS[name]
-        sides: list[dict[int, float]] = []
-        gaps = []
-        for when, side in zip(("before", "now"), pair.sides, strict=True):
-            figures = side.figures.get(name, {})
-            valid = {}
-            for number, figure in figures.items():
-                if is_valid(figure, metric):
-                    valid[number] = float(figure)
-            sides.append(valid)
-            odd = len(figures) - len(valid)
-            # if no trial has the metric, it was not measured
-            if odd and set(figures.values()) != {None}:
-                gaps.append(f"{odd} of {len(figures)} trials {when} have no valid figure")
-        before, after = sides
-        return cls(
-            metric,
-            before,
-            after,
-            joined(*gaps),
-        )
+        old, new = (side.figures.get(name, {}) for side in pair.sides)
+        return cls(metric, valid(old, metric), valid(new, metric))
 
     @property
     def have_ratio(self) -> bool:
@@ -244,6 +224,15 @@ class Figures:
         if self.have_ratio or self.metric.combine == "mean":
             return math.exp(log_mean(figures.values()).value)
         return max(figures.values())
+
+
+def valid(figures: Mapping[int, float | None], metric: Metric) -> dict[int, float]:
+    """Return the valid figures."""
+    known = {}
+    for number, figure in figures.items():
+        if is_valid(figure, metric):
+            known[number] = float(figure)
+    return known
 
 
 def is_valid(value: float | None, metric: Metric) -> TypeGuard[float]:
@@ -351,8 +340,6 @@ def status_change(pair: CellPair, limits: Limits) -> Change | None:
     elif before is None:
         if after.status != Status.OK:
             change.add_reason(str(after))
-    elif str(after) == str(before):
-        change.reason = f"{after} (as before)"
     else:
         change.reason = f"{after} (before {before})"
     change.add_reason(exception_text(limit))
@@ -371,7 +358,7 @@ def figure_changes(
     """Yield a row for each metric that some side has; rows that the tests decide have a `floor`."""
     for name in limits.metrics:
         figures = Figures.of(pair, name)
-        if not figures.before and not figures.after and not figures.gaps:
+        if not figures.before and not figures.after:
             continue
         limit = limits.of(pair.about, name)
         change = Change(
@@ -381,7 +368,6 @@ def figure_changes(
             before=figures.summary(figures.before),
             after=figures.summary(figures.after),
             limit=least_change(figures.metric, limit, thresholds.get((pair.key, name), 0.0)),
-            reason=figures.gaps,
             ignored=bool(limit.ignore),
             about=pair.about,
         )
@@ -390,12 +376,12 @@ def figure_changes(
         if change.is_one_sided:
             when = "before" if change.before is None else "now"
             change.doubt(f"not measured {when}")
-        elif change.has_both and figures.metric.is_timed and pair.disturbance is not None:
+        elif figures.metric.is_timed and pair.disturbance is not None:
             change.marked_before = "before" in pair.marks
             change.marked_after = "now" in pair.marks
             change.reason = change.disturbance = pair.disturbance
             change.must_be_judged = limits.on_unjudged == OnFailure.fail
-        elif change.has_both and figures.have_ratio:
+        elif figures.have_ratio:
             judge_ratio(
                 change,
                 pair,
@@ -403,7 +389,7 @@ def figure_changes(
                 limit,
                 interleaved,
             )
-        elif change.has_both:
+        else:
             judge_range(
                 change,
                 pair,
@@ -508,9 +494,7 @@ def judge_range(
     ):
         change.verdict = Verdict.SAME
     else:
-        then = f"{metric.format(old[0])} to {metric.format(old[-1])} before"
-        now = f"{metric.format(new[0])} to {metric.format(new[-1])} now"
-        change.doubt(f"its trials differ: {then}, {now}")
+        change.doubt("its trials differ")
     if change.verdict not in CHANGED:
         return
     # autotuning also decides what is fused

@@ -86,10 +86,10 @@ def side_of(text: str) -> list[str]:
     """Return the overrides of a side; a bare word is a mode. Raises UsageError."""
     try:
         words = shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"duet: {text!r} is no list of overrides: {error}") from None
+    except ValueError:  # a quotation mark without its partner
+        words = []
     if not words:
-        raise UsageError("duet: a side is empty; give an override such as mode=default, or a mode")
+        raise UsageError(f"duet: {text!r} is no override such as mode=default, and no mode")
     return [word if "=" in word else f"mode={word}" for word in words]
 
 

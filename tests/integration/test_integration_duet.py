@@ -177,7 +177,7 @@ def test_ctrl_c_ends_both_and_complete_duets_count(place, files):
     ("words", "error"),
     [
         (("eager", "mode=eager", "model=tiny"), "A and B are the same cell"),
-        (("", "eager", "model=tiny"), "a side is empty"),
+        (("", "eager", "model=tiny"), "is no override such as mode=default, and no mode"),
         (("eager", "default,eager", "model=tiny"), "one cell each"),
         (("eager", "default", "--fail-above", "x"), "--fail-above: invalid float value"),
     ],
