@@ -15,9 +15,8 @@ from typing import Any
 from effbench.core.cell import Cell, targets_in
 from effbench.core.errors import UsageError
 from effbench.core.folders import cache_home
-from effbench.core.printable import listed
-from effbench.run.git import MOST_FILES, changed_files, git_changes, git_description, output
 from effbench.run.git import git as quick_git
+from effbench.run.git import git_state, output
 from effbench.run.interpreters import Interpreter
 
 TIMEOUT_S = 120.0
@@ -55,14 +54,13 @@ def current(facts: Facts, sweep_id: str, cells: Iterable[Cell]) -> Interpreter:
 def check_unchanged(facts: Facts, folder: Path) -> None:
     """Raise UsageError if the folder has other code than the sweep ran."""
     then = facts["git_description"]
-    now = git_description(folder)
-    names = listed(changed_files(folder), MOST_FILES)
+    now = git_state(folder)
     uncommitted = ""
-    if names:
-        uncommitted = f" (uncommitted: {names})"
-    if now != then:
-        raise UsageError(f"{folder} is at {now} now; the sweep ran {then}{uncommitted}")
-    if is_dirty(facts) and facts.get("git_changes") != git_changes(folder):
+    if now.changed_files:
+        uncommitted = f" (uncommitted: {now.changed_files})"
+    if now.description != then:
+        raise UsageError(f"{folder} is at {now.description} now; the sweep ran {then}{uncommitted}")
+    if is_dirty(facts) and facts.get("git_changes") != now.changes:
         raise UsageError(
             f"the uncommitted changes in {folder} differ from those measured{uncommitted}"
         )

@@ -6,13 +6,14 @@ interpreter and folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from effbench.core.cell import Conditions, Result, StoredEnvironment
 
+Key = TypeVar("Key", bound=Hashable)
 #: Setting -> the environment flag that holds it, which is also the name of its column.
 FLAGS = {"python": "interpreter", "folder": "folder"}
 #: Short name of a setting that was not given.
@@ -122,24 +123,21 @@ def names_by(environments: Iterable[StoredEnvironment], by: str) -> dict[str, st
     return dict(zip(paths, short_names(list(paths.values()), OWN[by]), strict=True))
 
 
-def labels(environments: Iterable[StoredEnvironment]) -> dict[str, dict[str, str]]:
-    """Return environment id -> its short names as `interpreter` and `folder`, if there are
-    several."""
-    rows = list(environments)
-    added: dict[str, dict[str, str]] = {row.id: {} for row in rows}
+def labels(flags: Mapping[Key, Mapping[str, str | None]]) -> dict[Key, dict[str, str]]:
+    """Return the key of each environment -> its short names as `interpreter` and `folder`, as far
+    as these differ. `flags`: key -> the environment's flags."""
+    added: dict[Key, dict[str, str]] = {key: {} for key in flags}
     for by, flag in FLAGS.items():
-        names = names_by(rows, by)
-        if len(set(names.values())) > 1:
-            for key, name in names.items():
-                added[key][flag] = name
+        names = short_names([known.get(flag) for known in flags.values()], OWN[by])
+        if len(set(names)) > 1:
+            for words, name in zip(added.values(), names, strict=True):
+                words[flag] = name
     return added
 
 
 def labelled(rows: Iterable[Result], environments: Iterable[StoredEnvironment]) -> list[Result]:
     """Return results with these `labels`, so that tables and figures can distinguish them."""
-    known: dict[str, Any] = labels(environments)
-    if not any(known.values()):
-        return list(rows)
+    known: dict[str, Any] = labels({row.id: row.flags for row in environments})
     return [replace(row, **known[row.environment_id]) for row in rows]
 
 

@@ -11,7 +11,10 @@ import json
 import re
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from effbench.core.printable import listed
 
 #: Most changed files that a message names.
 MOST_FILES = 5
@@ -21,39 +24,37 @@ OWN_FILES = re.compile(r"\.db(-wal|-shm|-journal)?$|(^|/)logs/\d{8}-\d{6}-[0-9a-
 SITE_LIST = "site.json"
 
 
-def git_revision(folder: Path) -> str | None:
-    """Return the current commit of the repository that contains `folder`, or None."""
-    return git(folder, "rev-parse", "HEAD")
+@dataclass(frozen=True)
+class GitState:
+    """The state of a folder's repository; all None without a repository or a commit.
+
+    `revision`: its commit. `description`: `git describe` with tags, and `-dirty` if there are
+    uncommitted changes in tracked files. `changed_files`: the first of these files, relative to
+    the repository. `changes`: a hash of their changes.
+    """
+
+    revision: str | None = None
+    description: str | None = None
+    changed_files: str | None = None
+    changes: str | None = None
 
 
-def git_description(folder: Path) -> str | None:
-    """Return `git describe` with tags, and `-dirty` if there are uncommitted changes; None without
-    a repository."""
-    description = git(folder, "describe", "--always", "--tags")
-    if description is not None and changed_files(folder):
-        return f"{description}-dirty"
-    return description
-
-
-def git_changes(folder: Path) -> str | None:
-    """Return a hash of the uncommitted changes in tracked files; None if there are none."""
-    names = changed_files(folder)
+def git_state(folder: str | Path) -> GitState:
+    """Return the state of the repository that contains `folder`."""
+    found = git(folder, "rev-parse", "--show-toplevel", "HEAD")
+    if found is None:
+        return GitState()
+    root, _, revision = found.rpartition("\n")
+    description = git(root, "describe", "--always", "--tags") or revision
+    options = ("--no-ext-diff", "--no-renames", "--no-color")
+    changed = git(root, "diff", "HEAD", "--name-only", "-z", *options) or ""
+    names = [name for name in changed.split("\0") if name and not is_output(Path(root), name)]
     if not names:
-        return None
+        return GitState(revision, description)
     paths = [f":(top,literal){name}" for name in names]
-    options = ("--binary", "--no-ext-diff", "--no-color")
-    changes = git(folder, "diff", "HEAD", *options, "--", *paths) or ""
-    return hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16]
-
-
-def changed_files(folder: Path) -> list[str]:
-    """Return the tracked files with uncommitted changes that effbench did not write, relative to
-    the repository that contains `folder`."""
-    root = git(folder, "rev-parse", "--show-toplevel")
-    if root is None:
-        return []
-    names = git(root, "diff", "HEAD", "--name-only", "--no-ext-diff", "--no-renames", "-z") or ""
-    return [name for name in names.split("\0") if name and not is_output(Path(root), name)]
+    changes = git(root, "diff", "HEAD", "--binary", *options, "--", *paths) or ""
+    digest = hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16]
+    return GitState(revision, f"{description}-dirty", listed(names, MOST_FILES), digest)
 
 
 def is_output(root: Path, name: str) -> bool:

@@ -18,16 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from effbench.core.cell import Environment
+from effbench.core.environments import FLAGS
 from effbench.core.errors import ConfigError
 from effbench.core.folders import cache_home, expand_user
-from effbench.core.printable import listed
-from effbench.run.git import (
-    MOST_FILES,
-    changed_files,
-    git_changes,
-    git_description,
-    git_revision,
-)
+from effbench.run.git import git_state
 
 #: What is recorded about something, as plain JSON.
 Facts = dict[str, Any]
@@ -48,6 +42,11 @@ class Interpreter:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
+    def flags(self) -> dict[str, str]:
+        """The given settings, as flags of its environment."""
+        return {FLAGS[name]: value for name, value in self.given.items()}
+
+    @property
     def executable(self) -> str:
         return self.python or sys.executable
 
@@ -58,15 +57,15 @@ class Interpreter:
     def facts(self) -> Facts:
         """Return the facts to record: full paths, which of them were `given`, and the git state of
         the folder."""
-        home = Path(self.home)
+        git = git_state(self.home)
         return {
             "python": self.executable,
-            "folder": str(home),
+            "folder": self.home,
             "given": list(self.given),
-            "git_revision": git_revision(home),
-            "git_description": git_description(home),
-            "git_changes": git_changes(home),
-            "git_changed_files": listed(changed_files(home), MOST_FILES) or None,
+            "git_revision": git.revision,
+            "git_description": git.description,
+            "git_changes": git.changes,
+            "git_changed_files": git.changed_files,
         }
 
     @classmethod
@@ -81,12 +80,7 @@ class Interpreter:
     def environment(self, fingerprint: Facts) -> Environment:
         """Return the environment of a probe's answer, with flags that distinguish interpreters with
         equal software."""
-        flags = dict(fingerprint["flags"])
-        if self.python:
-            flags["interpreter"] = self.python
-        if self.folder:
-            flags["folder"] = self.folder
-        return Environment(**{**fingerprint, "flags": flags})
+        return Environment(**{**fingerprint, "flags": {**fingerprint["flags"], **self.flags}})
 
 
 #: The interpreter that runs effbench, in the working directory.

@@ -15,14 +15,13 @@ from rich.text import Text
 
 from effbench.core.cell import Status, Trial
 from effbench.core.disturbances import DisturbanceKind
-from effbench.core.environments import OWN, short_names
+from effbench.core.environments import labels
 from effbench.core.labels import cell_names
 from effbench.core.metrics import METRICS, significant
 from effbench.core.printable import about, count, one_line
 from effbench.core.terminal import Console
 from effbench.run.client import START
 from effbench.run.estimate import TimeLeft
-from effbench.run.interpreters import Interpreter
 from effbench.run.plan import (
     CellRun,
     PlannedTrial,
@@ -39,16 +38,11 @@ def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
     """Return a name for each cell run: the cell's name and, with several interpreters, the
     interpreter's short name."""
     cells = cell_names(cells_of(runs))
-    interpreters = interpreters_of(runs)
-    words: dict[Interpreter, list[str]] = {interpreter: [] for interpreter in interpreters}
-    for by, none in OWN.items():
-        paths = [getattr(interpreter, by) for interpreter in interpreters]
-        if len(set(paths)) > 1:
-            for name, of_interpreter in zip(short_names(paths, none), words.values(), strict=True):
-                of_interpreter.append(name)
-    return {
-        run: one_line(" · ".join([cells[run.cell.key], *words[run.interpreter]])) for run in runs
-    }
+    added = labels({interpreter: interpreter.flags for interpreter in interpreters_of(runs)})
+    names = {}
+    for run in runs:
+        names[run] = one_line(" · ".join([cells[run.cell.key], *added[run.interpreter].values()]))
+    return names
 
 
 def work_text(

@@ -28,7 +28,7 @@ from effbench.run.duets import StoppingRule
 from effbench.run.executors.base import TrialExecutor
 from effbench.run.executors.local import LocalExecutor
 from effbench.run.executors.slurm import SlurmExecutor
-from effbench.run.git import git_description, git_revision
+from effbench.run.git import git_state
 from effbench.run.interpreters import HERE, Facts, Interpreter
 from effbench.run.interrupts import StoppedError, stop_on_ctrl_c
 from effbench.run.plan import CellRun, Settings, SweepPlan, stored_settings
@@ -277,16 +277,16 @@ def begin(
     elif settings.resume is not None:
         sweep_id = resume.take_up(store, settings, plan, facts, command.progress)
     else:
-        here = Path.cwd()
+        git = git_state(Path.cwd())
         sweep_id = store.begin_sweep(
             name=settings.sweep.name,
-            label=settings.sweep.label or git_description(here),
+            label=settings.sweep.label or git.description,
             command=secrets.masked([*command.argv]),
             overrides=secrets.masked_db([*command.overrides.values()]),
             protocol=asdict(settings.protocol),
             baseline_mode=settings.baseline_mode,
             seed=settings.sweep.seed,
-            git_revision=git_revision(here),
+            git_revision=git.revision,
             host=host_facts() | {"settings": stored_settings(settings)},
             plan=plan.cells(),
             rounds=settings.protocol.rounds,

@@ -33,19 +33,23 @@ def test_the_shortest_telling_part(paths, names):
     assert short_names(paths, "none") == names
 
 
+def labels_of(*environments):
+    return labels({known.id: known.flags for known in environments})
+
+
 def test_labels_only_if_there_are_several():
     old, new = (
         environment("e1", "/a/bin/python", torch_version="2.11.0"),
         environment("e2", "/b/bin/python"),
     )
     assert names_by([old, environment("e3")], "python") == {"e1": "a", "e3": "own"}
-    assert labels([old, new]) == {"e1": {"interpreter": "a"}, "e2": {"interpreter": "b"}}
-    assert labels([environment("e1")]) == {"e1": {}}
-    assert labels([old, new, environment("e3", "/c/bin/python")])["e2"] == {"interpreter": "b"}
+    assert labels_of(old, new) == {"e1": {"interpreter": "a"}, "e2": {"interpreter": "b"}}
+    assert labels_of(environment("e1")) == {"e1": {}}
+    assert labels_of(old, new, environment("e3", "/c/bin/python"))["e2"] == {"interpreter": "b"}
     folders = [
         environment("e1", "/a/bin/python", "/old"),
         environment("e2", "/a/bin/python", "/new"),
     ]
-    assert labels(folders) == {"e1": {"folder": "old"}, "e2": {"folder": "new"}}
+    assert labels_of(*folders) == {"e1": {"folder": "old"}, "e2": {"folder": "new"}}
     square = [environment(f"{p}{f}", f"/{p}/bin/python", f"/{f}") for p in "ab" for f in "xy"]
-    assert labels(square)["by"] == {"folder": "y", "interpreter": "b"}
+    assert labels_of(*square)["by"] == {"folder": "y", "interpreter": "b"}

@@ -8,7 +8,7 @@ import pytest
 from made_sweeps import EAGER, Made
 
 from effbench.core.outputs import create_folder
-from effbench.run.git import changed_files, git_changes, git_description
+from effbench.run.git import GitState, git_state
 from effbench.run.interpreters import HERE
 
 
@@ -40,27 +40,27 @@ def test_a_tracked_database_and_site_do_not_make_the_tree_dirty(repository, tmp_
     (tmp_path / "pages" / "index.html").write_text("new")
     (tmp_path / "pages" / "site.json").write_text('{"files": ["index.html", "more.html"]}')
     assert "results/effbench.db" in git("diff", "--name-only", "HEAD"), "git sees the changes"
-    assert changed_files(tmp_path) == []
-    assert not git_description(tmp_path).endswith("-dirty")
-    assert git_changes(tmp_path) is None
+    state = git_state(tmp_path)
+    assert state == GitState(git("rev-parse", "HEAD").strip(), state.description)
+    assert not state.description.endswith("-dirty")
 
 
 def test_other_changes_make_it_dirty_and_are_named(repository, tmp_path):
     for name in ("net.py", "pages/README.md"):
         (tmp_path / name).write_text("changed")
-    assert changed_files(tmp_path) == ["net.py", "pages/README.md"]
-    assert git_description(tmp_path).endswith("-dirty")
-    before = git_changes(tmp_path)
+    before = git_state(tmp_path)
+    assert before.changed_files == "net.py, pages/README.md"
+    assert before.description.endswith("-dirty")
     repository.sweep([EAGER])
-    assert git_changes(tmp_path) == before is not None, "the database does not change the hash"
+    assert git_state(tmp_path) == before, "the database does not change the hash"
+    assert before.changes is not None
     (tmp_path / "net.py").write_text("WIDTH = 3\n")
-    assert git_changes(tmp_path) != before
+    assert git_state(tmp_path).changes != before.changes
     assert HERE.facts()["git_changed_files"] == "net.py, pages/README.md"
 
 
 def test_no_repository(tmp_path):
-    assert changed_files(tmp_path) == []
-    assert git_description(tmp_path) is git_changes(tmp_path) is None
+    assert git_state(tmp_path) == GitState()
 
 
 def test_new_default_folders_are_ignored_by_git(tmp_path, monkeypatch, effbench):
