@@ -453,6 +453,7 @@ class Trial:
         better=LOWER,
         compare="bound",
         combine="max",
+        caches=("cold", None),
         help="preparation and first call together; slowest of the trials with a cold cache, or of a"
         " mode that compiles nothing",
     )
@@ -732,6 +733,8 @@ class Summary:
         better=LOWER,
         compare="bound",
         combine="mean",
+        caches=("cold",),
+        of="compile_s",
         help="time of preparing the mode and of all settling calls, with an empty compile cache;"
         " imports excluded",
     )
@@ -741,6 +744,8 @@ class Summary:
         better=LOWER,
         compare="bound",
         combine="mean",
+        caches=("warm",),
+        of="compile_s",
         help="the same with a cache that the cell filled",
     )
     first_call_s: Number = None
@@ -762,6 +767,8 @@ class Summary:
         better=LOWER,
         compare="ratio",
         combine="max",
+        caches=("cold",),
+        of="peak_reserved_bytes",
         help="the same in processes that compiled with an empty cache, as compiling leaves memory"
         " reserved",
     )

@@ -29,7 +29,9 @@ class Metric:
     `bound` (one value per sweep) or `none`. `interval`: columns of the bounds of its 95 %
     confidence interval. `combine`: how trials form a result, `mean` (geometric), `max`, `min`,
     `warm` or `cold` (the largest of processes that did not, or did, compile with an empty cache,
-    if any); None: `store.summary` computes it. `explains`: whether failed cells keep it.
+    if any); None: `store.summary` computes it. `caches`: the compile caches of the trials that give
+    it, marked or not: `cold`, `warm` or None, which compile nothing; empty: all trials that count.
+    `of`: the field of these trials, by default `name`. `explains`: whether failed cells keep it.
     `as_change`: whether people read the ratio 1.54 as `+54 %`. `speedup_of`: the time that this
     speedup compares. `from_times`: whether it follows from times, which its unit does not tell.
     `name` and `kind` are those of the field that declares it.
@@ -42,6 +44,8 @@ class Metric:
     help: str = ""
     interval: tuple[str, str] | None = None
     combine: Literal["mean", "max", "min", "warm", "cold"] | None = None
+    caches: tuple[str | None, ...] = ()
+    of: str = ""
     explains: bool = False
     as_change: bool = False
     speedup_of: str | None = None

@@ -252,10 +252,7 @@ def revision(connection: Connection) -> str | None:
         query = sa.text("SELECT version_num FROM alembic_version")
         versions = list(connection.scalars(query))
     if len(versions) != 1 or "sweep_cell" not in tables:
-        some = ", ".join(sorted(tables)[:3])
-        raise StoreError(
-            f"{name_of(connection)} belongs to another program (tables {some} …); {ELSEWHERE}"
-        )
+        raise StoreError(f"{name_of(connection)} belongs to another program; {ELSEWHERE}")
     return versions[0]
 
 

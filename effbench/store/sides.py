@@ -7,14 +7,16 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, select
 
 from effbench.core.cell import Cell, StoredEnvironment
+from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS
 from effbench.store.schema import RESULT, SWEEP, TRIAL
-from effbench.store.summary import PREPARING, CountedTrials, figure_of
+from effbench.store.summary import CountedTrials, figure_of
 from effbench.store.sweeps import (
     NEWEST_FIRST,
     SweepInfo,
@@ -23,7 +25,7 @@ from effbench.store.sweeps import (
     is_rerun,
     sweeps,
 )
-from effbench.store.trials import by_result, read_without_extra
+from effbench.store.trials import read_without_extra
 from effbench.store.values import ResultKey, as_dicts, sql_query
 
 #: Compared metrics that every trial has.
@@ -34,9 +36,11 @@ PER_TRIAL = tuple(
 )
 #: Most earlier sweeps that give levels.
 MOST_LEVELS = 30
+#: Metrics of preparing a mode.
+PREPARING = tuple(name for name, metric in METRICS.items() if metric.caches)
 #: Compared metrics with one value per sweep.
 PER_SWEEP = tuple(
-    name for name, metric in METRICS.items() if metric.compare == "bound" and name not in PREPARING
+    name for name, metric in METRICS.items() if metric.compare == "bound" and not metric.caches
 )
 #: Columns of a result that are fields of `CellResult`.
 _OF_RESULTS = ("status", "reason", "bound", "disturbed_fraction", "disturbance")
@@ -71,7 +75,8 @@ class CellResult:
 
 def sides(connection: Connection, sweep_id: str) -> dict[ResultKey, CellResult]:
     """Return the results of a sweep, with the figures of their counted trials."""
-    trials = by_result(read_without_extra(connection, TRIAL.c.sweep_id == sweep_id))
+    of_sweep = read_without_extra(connection, TRIAL.c.sweep_id == sweep_id)
+    trials = grouped(of_sweep, attrgetter("cell_key", "environment_id"))
     columns = RESULT.c[*ResultKey._fields, *_OF_RESULTS, *PER_SWEEP]
     results = {}
     for row in as_dicts(connection, select(*columns).filter_by(sweep_id=sweep_id)):
@@ -162,8 +167,8 @@ def levels(
     for row in as_dicts(connection, values):
         for name in metrics:
             if row[name] is not None:
-                by_environment = levels.setdefault((row["cell_key"], name), {})
-                by_environment.setdefault(row["environment_id"], []).append(row[name])
+                values_of = levels.setdefault((row["cell_key"], name), {})
+                values_of.setdefault(row["environment_id"], []).append(row[name])
     return levels
 
 

@@ -102,24 +102,6 @@ def of_cache(trials: Iterable[Trial], *caches: str | None) -> list[Trial]:
 
 
 @dataclass(frozen=True)
-class Preparing:
-    """A figure of preparing a mode: the column of a trial, and the compile caches of the trials
-    that have it."""
-
-    column: str
-    caches: tuple[str | None, ...]
-
-
-#: Metric of results -> what gives it, if not trials of all kinds.
-PREPARING = {
-    "compile_cold_s": Preparing("compile_s", ("cold",)),
-    "compile_warm_s": Preparing("compile_s", ("warm",)),
-    "first_call_s": Preparing("first_call_s", ("cold", None)),
-    "peak_reserved_cold_bytes": Preparing("peak_reserved_bytes", ("cold",)),
-}
-
-
-@dataclass(frozen=True)
 class CountedTrials:
     """The trials of a cell that count. `measured`: all with measurements; marked ones and earlier
     attempts also tell how long preparing takes, because few trials compile cold."""
@@ -171,8 +153,8 @@ class CountedTrials:
         Compiling leaves memory reserved, so sizes are those of processes with a warm cache, if
         there are any.
         """
-        if metric.name in PREPARING:
-            return of_cache(self.measured, *PREPARING[metric.name].caches)
+        if metric.caches:
+            return of_cache(self.measured, *metric.caches)
         if metric.combine == "cold":
             return of_cache(self.measured, "cold") or self.kept
         if metric.combine == "warm":
@@ -184,7 +166,7 @@ class CountedTrials:
         sweep: sizes with an empty cache that have a metric of their own never stand for those with
         a warm one, and every trial that prepared the mode has a figure."""
         trials = [trial for trial in self.giving(metric) if trial.status.is_measured]
-        if metric.name in PREPARING:
+        if metric.caches:
             # without one: it was prepared while another one ran
             return [trial for trial in trials if figure_of(trial, metric) is not None]
         if metric.name == "peak_reserved_bytes":
@@ -203,10 +185,7 @@ class CountedTrials:
 
 def figure_of(trial: Trial, metric: Metric) -> float | None:
     """Return a trial's figure of a metric of results."""
-    column = metric.name
-    if column in PREPARING:
-        column = PREPARING[column].column
-    figure: float | None = getattr(trial, column)
+    figure: float | None = getattr(trial, metric.of or metric.name)
     return figure
 
 

@@ -149,11 +149,6 @@ def _read(connection: Connection, names: Iterable[str], *where: Condition) -> li
     return [trial_of(row) for row in as_dicts(connection, query)]
 
 
-def by_result(trials: Iterable[StoredTrial]) -> dict[ResultKey, list[StoredTrial]]:
-    """Return the trials of each result."""
-    return grouped(trials, lambda trial: ResultKey(trial.cell_key, trial.environment_id))
-
-
 def trials(connection: Connection, sweep_id: str) -> list[StoredTrial]:
     """Return the trials of the sweep in the order they were recorded, all attempts."""
     return sorted(read(connection, TRIAL.c.sweep_id == sweep_id), key=attrgetter("id"))
@@ -347,9 +342,8 @@ def stream_results(connection: Connection, sweep_ids: Iterable[str] = ()) -> Ite
 
 def results(connection: Connection, sweep_id: str | None = None) -> list[Result]:
     """Return the results of one sweep or all: oldest sweep first, then in the order of the plan."""
-    if sweep_id is None:
-        return list(stream_results(connection))
-    return list(stream_results(connection, [sweep_id]))
+    sweep_ids = [] if sweep_id is None else [sweep_id]
+    return list(stream_results(connection, sweep_ids))
 
 
 def frame_of(rows: list[dict[str, Any]], dtypes: dict[str, str]) -> pd.DataFrame:
