@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -232,13 +233,8 @@ def connected(
 
 def insert(connection: Connection, table: sa.Table) -> Any:
     """Return the INSERT of the connection's dialect, which has `on_conflict_do_nothing`."""
-    if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects import postgresql
-
-        return postgresql.insert(table)
-    from sqlalchemy.dialects import sqlite
-
-    return sqlite.insert(table)
+    dialect = import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
+    return dialect.insert(table)
 
 
 def revision(connection: Connection) -> str | None:

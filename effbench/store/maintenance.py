@@ -27,7 +27,6 @@ def upgrade(url: connect.DatabaseUrl) -> tuple[str | None, str]:
     later version's.
     """
     with connect.connected(url, write=True) as connection:
-        schema.lock(connection)
         before = connect.revision(connection)
         file = connect.sqlite_file(url)
         if before is None:

@@ -18,7 +18,6 @@ from effbench.core.metrics import METRICS
 from effbench.store.schema import RESULT, SWEEP, TRIAL
 from effbench.store.summary import CountedTrials, figure_of
 from effbench.store.sweeps import (
-    NEWEST_FIRST,
     SweepInfo,
     cells,
     environments,
@@ -100,13 +99,13 @@ def sides(connection: Connection, sweep_id: str) -> dict[ResultKey, CellResult]:
 
 # --- earlier sweeps ---
 
-#: Whether a sweep has results of the same cells as another one.
-_IS_ALIKE = """EXISTS (
-    SELECT * FROM result WHERE result.sweep_id = sweep.id AND environment_id IN :environments
-    AND cell_key IN (
+#: The sweeps with results of the same cells as this one.
+_ALIKE = """
+    SELECT DISTINCT sweep_id FROM result
+    WHERE environment_id IN :environments AND cell_key IN (
         SELECT cell_key FROM result WHERE sweep_id = :sweep_id AND environment_id IN :environments
     )
-)"""
+"""
 #: Whether a result is a level of one of this sweep's cells.
 _IS_LEVEL = """
     sweep_id IN :sweeps AND environment_id IN :environments
@@ -117,17 +116,12 @@ _IS_LEVEL = """
 
 def _alike(
     connection: Connection, sweep_id: str, environment_ids: Collection[str]
-) -> dict[str, Any]:
-    """Return id -> row of the sweeps, newest first, that have a result of one of this sweep's
-    cells, both in these environments."""
-    is_alike = sql_query(
-        _IS_ALIKE,
-        sweep_id=sweep_id,
-        environments=list(environment_ids),
-    )
-    columns = SWEEP.c["id", "name", "started_at", "imported_at", "protocol"]
-    newest_first = select(*columns).where(is_alike).order_by(*NEWEST_FIRST)
-    return {row.id: row for row in connection.execute(newest_first)}
+) -> dict[str, SweepInfo]:
+    """Return the sweeps by id, newest first, that have a result of one of this sweep's cells, both
+    in these environments."""
+    query = sql_query(_ALIKE, sweep_id=sweep_id, environments=list(environment_ids))
+    ids = set(connection.scalars(query))
+    return {sweep.id: sweep for sweep in sweeps(connection) if sweep.id in ids}
 
 
 def levels(
@@ -172,7 +166,7 @@ def levels(
     return levels
 
 
-def _is_like(sweep: Any, other: Any) -> bool:
+def _is_like(sweep: SweepInfo, other: SweepInfo) -> bool:
     """Return whether a sweep has the name and the protocol of the other, as the noise differs with
     other rules. Settings that an earlier version did not have do not count."""
     if (sweep.name or "") != (other.name or ""):
@@ -191,7 +185,7 @@ def previous(connection: Connection, sweep_id: str, environment_ids: Collection[
     if this is None:
         return None
 
-    def rank(sweep: Any) -> tuple[bool, bool]:
+    def rank(sweep: SweepInfo) -> tuple[bool, bool]:
         # an imported sweep counts only if there is no other, unless this one was imported as well
         has_other_origin = sweep.imported_at is not None and this.imported_at is None
         has_other_name = this.name is not None and sweep.name != this.name
@@ -202,7 +196,7 @@ def previous(connection: Connection, sweep_id: str, environment_ids: Collection[
     candidates = [sweep for sweep in earlier if not is_rerun(sweep.name)]
     if not candidates:
         return None
-    return str(min(candidates, key=rank).id)
+    return min(candidates, key=rank).id
 
 
 def host_ms(connection: Connection, sweep_id: str) -> float | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, select
@@ -49,12 +49,6 @@ _STATUSES = """
     SELECT sweep_id, status, count(*) AS number FROM result
     WHERE sweep_id IN :sweeps GROUP BY sweep_id, status ORDER BY sweep_id, status
 """
-#: Order of sweeps.
-NEWEST_FIRST = (SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-
-
-#: A sweep, or a row with some of its columns.
-Dated = TypeVar("Dated", bound=Any)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +88,9 @@ def is_future(time: dt.datetime) -> bool:
     return time > dt.datetime.now(dt.UTC) + CLOCK_SKEW
 
 
-def sweeps(connection: Connection, sweep_id: str | None = None) -> list[SweepInfo]:
-    """Return every sweep (or the one with this id), newest first; those that start in the future
-    come last."""
-    query = select(SWEEP).order_by(*NEWEST_FIRST)
-    if sweep_id is not None:
-        query = query.filter_by(id=sweep_id)
+def sweeps(connection: Connection) -> list[SweepInfo]:
+    """Return every sweep, newest first; those that start in the future come last."""
+    query = select(SWEEP).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
     for name, table in (("cells", PLANNED), ("trials", TRIAL)):
         number = select(sa.func.count()).where(table.c.sweep_id == SWEEP.c.id)
         query = query.add_columns(number.scalar_subquery().label(name))
@@ -118,7 +109,7 @@ def is_rerun(name: str | None) -> bool:
     return (name or "").startswith(CONFIRMING)
 
 
-def recorded_here_first(newest_first: Iterable[Dated]) -> list[Dated]:
+def recorded_here_first(newest_first: Iterable[SweepInfo]) -> list[SweepInfo]:
     """Return the sweeps in the order in which the newest one is looked for: imported ones come
     last, because they may be of another machine with another clock, and those that start in the
     future come last among each kind."""
@@ -135,38 +126,35 @@ def find_sweep(connection: Connection, ref: str) -> SweepInfo:
     that others recorded here, then the newest imported one. A sweep that starts in the future
     counts as the oldest of its kind. Raises NothingFoundError, UsageError.
     """
-    columns = SWEEP.c["id", "name", "label", "started_at", "imported_at"]
-    user = SWEEP.c.host["user"].as_string().label("user")
-    newest_first = select(*columns, user).order_by(*NEWEST_FIRST)
-    known = recorded_here_first(connection.execute(newest_first))
+    known = recorded_here_first(sweeps(connection))
     database = name_of(connection)
     if not known:
         run = f"effbench -m model=mlp mode=eager,default{db_setting(database)}"
         raise NothingFoundError(f"{database} holds no sweep yet; `{run}` runs one")
     matching = _matching(ref, known)
-    ids = [sweep.id for sweep in matching]
-    if not ids:
+    if not matching:
         some = listed([sweep.name or sweep.id for sweep in known], MOST_LISTED)
         raise NothingFoundError(f"no sweep {ref!r} in {database}; choose from {some}")
-    if len(ids) > 1:
-        some = listed(ids, MOST_LISTED)
-        raise UsageError(f"{ref!r} means {len(ids)} sweeps: {some}; name one by its id")
-    (sweep_id,) = ids
-    if not SWEEP_ID.fullmatch(sweep_id):  # it is part of paths
+    if len(matching) > 1:
+        some = listed([sweep.id for sweep in matching], MOST_LISTED)
+        raise UsageError(f"{ref!r} means {len(matching)} sweeps: {some}; name one by its id")
+    (sweep,) = matching
+    if not SWEEP_ID.fullmatch(sweep.id):  # it is part of paths
         raise StoreError(
-            f"{database}: {one_line(sweep_id, 64)!r} is not a sweep id: damaged or forged"
+            f"{database}: {one_line(sweep.id, 64)!r} is not a sweep id: damaged or forged"
         )
-    return sweeps(connection, sweep_id)[0]
+    return sweep
 
 
-def _matching(ref: str, known: Sequence[Dated]) -> Sequence[Dated]:
+def _matching(ref: str, known: list[SweepInfo]) -> list[SweepInfo]:
     """Return the sweeps that `find_sweep` may mean by `ref`, in the order of
     `recorded_here_first`."""
     # a re-run has the label of the sweep that it confirms
     originals = [sweep for sweep in known if not is_rerun(sweep.name)]
     if ref == "last":
         users = (None, liveness.current_user())
-        own = [sweep for sweep in originals if sweep.imported_at is None and sweep.user in users]
+        here = [sweep for sweep in originals if sweep.imported_at is None]
+        own = [sweep for sweep in here if sweep.host.get("user") in users]
         return (own or originals or known)[:1]
     return (
         [sweep for sweep in known if sweep.id == ref]
@@ -272,13 +260,10 @@ def note_environments(
     """Append facts of further environments to the sweep's `host["environments"]`; existing ones
     stay unchanged."""
     host = lock(connection, sweep_id, "host").host
-    known = host.get("environments") or {}
-    new = {key: facts[key] for key in facts if key not in known}
-    update(
-        connection,
-        sweep_id,
-        host={**host, "environments": {**known, **new}},
-    )
+    known = host.setdefault("environments", {})
+    for key, value in facts.items():
+        known.setdefault(key, value)
+    update(connection, sweep_id, host=host)
 
 
 def add_rounds(
