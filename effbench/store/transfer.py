@@ -160,13 +160,8 @@ class SweepCopy:
         insert = sa.insert(TRIAL).returning(TRIAL.c.id, sort_by_parameter_order=True)
         for trials in batched(self.source.rows(TRIAL, is_of_sweep), CHUNK):
             ids = [trial.pop("id") for trial in trials]
-            numbers = dict(
-                zip(
-                    ids,
-                    self.connection.scalars(insert, trials),
-                    strict=True,
-                )
-            )
+            new_ids = self.connection.scalars(insert, trials)
+            numbers = dict(zip(ids, new_ids, strict=True))
             self.arrival.added[TRIAL.name] += len(trials)
             samples = list(self.source.rows(SAMPLE, SAMPLE.c.trial_id.in_(numbers)))
             for sample in samples:

@@ -232,13 +232,12 @@ def trial_facts(
 ) -> dict[ResultKey, dict[str, Any]]:
     """Return for each result the parts of `extra` with these names in its newest trial that has
     any."""
-    columns = TRIAL.c["cell_key", "environment_id", "extra"]
-    in_order = select(*columns).filter_by(sweep_id=sweep_id).order_by(TRIAL.c.id)
     newest: dict[ResultKey, dict[str, Any]] = {}
-    for cell_key, environment_id, extra in connection.execute(in_order):
+    for trial in trials(connection, sweep_id):
+        extra = trial.extra
         facts = {name: extra[name] for name in names if extra.get(name) is not None}
         if facts:
-            newest[ResultKey(cell_key, environment_id)] = facts
+            newest[ResultKey(trial.cell_key, trial.environment_id)] = facts
     return newest
 
 
