@@ -235,11 +235,8 @@ def summarise(
         throughput_per_s=_throughput(bs, summary.period_ms or summary.latency_ms),
         gpu_idle_fraction=idle,
         bound=bound(idle),
+        relative_memory=_relative_memory(summary, baseline),
     )
-    if baseline is not None:
-        reserved = baseline.figures.get("peak_reserved_bytes")
-        if reserved and summary.peak_reserved_bytes:
-            summary = replace(summary, relative_memory=summary.peak_reserved_bytes / reserved)
     if status is not Status.OK:
         return summary
     if is_baseline:
@@ -267,6 +264,15 @@ def _throughput(bs: float | None, call_ms: float | None) -> float | None:
     if not bs or not call_ms:
         return None
     return bs * 1000.0 / call_ms
+
+
+def _relative_memory(summary: Summary, baseline: CountedTrials | None) -> float | None:
+    if baseline is None:
+        return None
+    reserved = baseline.figures.get("peak_reserved_bytes")
+    if not reserved or not summary.peak_reserved_bytes:
+        return None
+    return float(summary.peak_reserved_bytes / reserved)
 
 
 def interval_columns(name: str, mean: LogEstimate) -> Columns:
@@ -311,11 +317,11 @@ def _speedups(
     separate = _separate_speedups(of_cell, baseline)
     paired = _paired_speedups(trials)
     headline = paired or separate
-    is_on_gpu = all(trial.gpu_uuid is not None for trial in of_cell.kept)
-    if paired and paired.disturbance and is_on_gpu and separate and not separate.disturbance:
-        headline = separate
     if headline is None:
         return {}
+    is_on_gpu = all(trial.gpu_uuid is not None for trial in of_cell.kept)
+    if headline.disturbance and separate and not separate.disturbance and is_on_gpu:
+        headline = separate
     columns: Columns = {
         "speedup_from": headline.origin,
         "speedup_disturbance": headline.disturbance,
@@ -327,9 +333,17 @@ def _speedups(
     for name, mean in headline.estimates.items():
         columns |= interval_columns(name, mean)
     if paired is not None:
-        for names in SPEEDUP_COLUMNS.values():
-            busy = [getattr(trial, f"{names.paired}_disturbed") for trial in last_attempts(trials)]
-            columns[names.busy] = mean_of(busy)
+        columns |= _busy_speedups(trials)
+    return columns
+
+
+def _busy_speedups(trials: Sequence[Trial]) -> Columns:
+    """Return the columns with the speedups of pairs during which the host was disturbed."""
+    attempts = last_attempts(trials)
+    columns: Columns = {}
+    for names in SPEEDUP_COLUMNS.values():
+        figures = [getattr(trial, f"{names.paired}_disturbed") for trial in attempts]
+        columns[names.busy] = mean_of(figures)
     return columns
 
 
@@ -373,12 +387,17 @@ def _break_even(summary: Summary, of_cell: CountedTrials, baseline: CountedTrial
     is_per_call = summary.throughput_per_s is not None
     if is_marked or not is_significant or not is_per_call:
         return None
-    preparation_s = summary.compile_cold_s
-    if preparation_s is None:
-        if any(trial.compile_s is not None for trial in of_cell.kept):
-            return None  # only seen compiling with a warm cache
-        preparation_s = mean_of(trial.prepare_s for trial in of_cell.kept)
+    preparation_s = _preparation_s(summary, of_cell.kept)
     return break_even_calls(preparation_s, baseline_ms, summary.latency_ms)
+
+
+def _preparation_s(summary: Summary, kept: Sequence[Trial]) -> float | None:
+    """Return how long the cell takes to prepare with a cold cache; None if it is unknown."""
+    if summary.compile_cold_s is not None:
+        return summary.compile_cold_s
+    if any(trial.compile_s is not None for trial in kept):
+        return None  # only seen compiling with a warm cache
+    return mean_of(trial.prepare_s for trial in kept)
 
 
 def break_even_calls(

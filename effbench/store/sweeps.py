@@ -152,16 +152,25 @@ def _matching(ref: str, known: list[SweepInfo]) -> list[SweepInfo]:
     # a re-run has the label of the sweep that it confirms
     originals = [sweep for sweep in known if not is_rerun(sweep.name)]
     if ref == "last":
-        users = (None, liveness.current_user())
-        here = [sweep for sweep in originals if sweep.imported_at is None]
-        own = [sweep for sweep in here if sweep.host.get("user") in users]
-        return (own or originals or known)[:1]
-    return (
-        [sweep for sweep in known if sweep.id == ref]
-        or [sweep for sweep in known if sweep.name == ref][:1]
-        or [sweep for sweep in originals if sweep.label == ref]
-        or [sweep for sweep in known if ref and sweep.id.startswith(ref)]
+        return _own(originals)[:1] or known[:1]
+    choices = (
+        _with(known, "id", ref),
+        _with(known, "name", ref)[:1],
+        _with(originals, "label", ref),
+        [sweep for sweep in known if ref and sweep.id.startswith(ref)],
     )
+    return next(filter(None, choices), [])
+
+
+def _own(known: list[SweepInfo]) -> list[SweepInfo]:
+    """Return the sweeps that this user recorded here; all if there are none."""
+    users = (None, liveness.current_user())
+    here = [sweep for sweep in known if sweep.imported_at is None]
+    return [sweep for sweep in here if sweep.host.get("user") in users] or known
+
+
+def _with(known: list[SweepInfo], name: str, value: str) -> list[SweepInfo]:
+    return [sweep for sweep in known if getattr(sweep, name) == value]
 
 
 # --- begin, extend and finish sweeps ---
