@@ -11,7 +11,7 @@ from made_sweeps import FAST, SLOW, copied, environment, sql
 
 from effbench.analysis import confirm as rerun
 from effbench.cli import show
-from effbench.core.cell import Cell, Status, Trial
+from effbench.core.cell import Cell
 from effbench.render.data import read
 from effbench.render.site.pages import failures
 from effbench.run.interpreters import Interpreter
@@ -161,8 +161,6 @@ def test_a_bundle_adds_no_cell_to_a_sweep_of_ones_own(made, effbench, rerun_of, 
     bundle = copied(made.path, tmp_path / "bundle.db")
     with Store.open(bundle.path, mode="write") as store:
         store.extend_sweep(checked, [EVIL])
-        (machine,) = store.environments_of(checked)
-        store.add_trial(checked, machine.id, Trial(EVIL.key, 0, Status.OK))
     done = taken(bundle, effbench)
     assert "2 sweeps: 2 already there" in done.out
     with Store.open(made.path) as store:
