@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from effbench.core.disturbances import Disturbance, DisturbanceKind, unsteady
+from effbench.core.disturbances import Disturbance, DisturbanceKind
 from effbench.core.meeting import Partner, PartnerLostError
 from effbench.measure.host import TASKS, HostFacts, HostWatch, RunQueue
 from effbench.measure.pairs import (
@@ -30,7 +30,6 @@ from effbench.measure.pairs import (
     Pairs,
     PeriodSide,
     TimedBatch,
-    TimedSide,
     take_pairs,
 )
 from effbench.measure.timing import (
@@ -42,7 +41,6 @@ from effbench.measure.timing import (
     Timing,
     TimingFigure,
     bounds_of_median,
-    load,
 )
 from effbench.stats.intervals import Interval, median_interval
 
@@ -51,9 +49,6 @@ from effbench.stats.intervals import Interval, median_interval
 LONG_MS = 100.0
 #: Longest wait until the threads of a step sleep, and the pause between two looks at them.
 SETTLE_S, LOOK_S = 0.05, 0.0005
-#: Part of the time under load before the period is timed alone that is spent before it is timed in
-#: turn.
-LOAD_PART = 1 / 3
 
 
 def is_another_thread_running() -> bool:
@@ -158,58 +153,30 @@ def pairs_from_json(series: Mapping[str, Any]) -> Pairs:
 
 
 class DuetStep:
-    """This member's step, ready to be timed in turn. `period`: None if it has none."""
+    """This member's step, ready to be timed in turn. `sides`: by the names of their series, of
+    which `latency` is one. `spins`: whether the step has threads that spin after a call."""
 
     def __init__(self, timer: Timer, latency_ms: float, has_period: bool) -> None:
         """`timer`: of a step that has warmed up; `latency_ms`: about how long a call takes."""
         self.timer = timer
+        self.spins = timer.device.type == "cpu" and torch.get_num_threads() > 1
         self.latency = LatencySide(timer, latency_ms, warm_calls_of(latency_ms))
-        self.period: PeriodSide | None = None
+        self.sides: dict[str, LatencySide | PeriodSide] = {LATENCY: self.latency}
         if has_period:
-            self.period = PeriodSide(timer, timer.rules.budget_s)
-
-    @property
-    def spins(self) -> bool:
-        """Whether the step has threads that spin after a call."""
-        threads: int = torch.get_num_threads()
-        return self.timer.device.type == "cpu" and threads > 1
-
-    @property
-    def sides(self) -> dict[str, TimedSide]:
-        """The sides by the names of their series."""
-        sides: dict[str, TimedSide] = {LATENCY: self.latency}
-        if self.period is not None:
-            sides[PERIOD] = self.period
-        return sides
+            self.sides[PERIOD] = PeriodSide(timer, timer.rules.budget_s)
 
     def lead(self, partner: Partner, host: HostWatch | None) -> dict[str, Pairs]:
         """Time all series in turn with the partner, and return their pairs. Raises
         PartnerLostError."""
         series: dict[str, Pairs] = {}
-        timer, sides = self.timer, self.sides
+        timer = self.timer
         # what both members would have alone, together
-        budget_s = 2 * timer.rules.budget_s / len(sides)
-        for name, side in sides.items():
+        budget_s = 2 * timer.rules.budget_s / len(self.sides)
+        for name, side in self.sides.items():
             if isinstance(side, PeriodSide):
-                load(
-                    timer.step,
-                    side.rotation,
-                    side.calls,
-                    LOAD_PART * timer.rules.load_s,
-                )
-            remote = RemoteSide(
-                partner,
-                name,
-                host,
-                self.spins,
-            )
-            series[name] = take_pairs(
-                remote,
-                side,
-                timer.rules,
-                budget_s,
-                host,
-            )
+                side.load()
+            remote = RemoteSide(partner, name, host, self.spins)
+            series[name] = take_pairs(remote, side, timer.rules, budget_s, host)
             if timer.watch is not None:
                 timer.watch.look()
         return series
@@ -218,13 +185,12 @@ class DuetStep:
         """Time a batch whenever the leader asks for one, until it asks for the end. Raises
         PartnerLostError."""
         cores = os.sched_getaffinity(0)
-        sides = self.sides
         try:
             while True:
                 message = partner.receive()
                 if message["op"] == "end":
                     return
-                side = sides.get(message["name"])
+                side = self.sides.get(message["name"])
                 if side is None:  # this member has no such series
                     raise PartnerLostError("the other member of the duet sent an unknown message")
                 if message["core"] is not None:
@@ -236,24 +202,19 @@ class DuetStep:
                 waited_ms = run_queue.read_ms() - before_ms
                 if self.spins:
                     settle()
-                partner.send(
-                    "batch",
-                    ms=batch.ms,
-                    waited_ms=waited_ms,
-                    seconds=seconds,
-                )
+                partner.send("batch", ms=batch.ms, waited_ms=waited_ms, seconds=seconds)
         finally:
             os.sched_setaffinity(0, cores)
 
 
 @dataclass(frozen=True)
 class MemberFigure:
-    """The figure of a member of a duet. `pairs`: those that give it; `varies`: how the ratio of
-    both members varies, or None."""
+    """The figure of a member of a duet, and that of the `ratio` of both. `pairs`: those that give
+    them."""
 
     figure: TimingFigure
+    ratio: TimingFigure
     pairs: list[BatchPair]
-    varies: Disturbance | None
 
 
 def figure_of_member(pairs: Pairs, rules: Rules, leads: bool) -> MemberFigure:
@@ -264,24 +225,20 @@ def figure_of_member(pairs: Pairs, rules: Rules, leads: bool) -> MemberFigure:
     leader. The bounds of a marked figure contain those of undisturbed and of disturbed batches.
     """
     ratio = pairs.figure(rules)
-    used = list(pairs.undisturbed)
+    undisturbed_ms = [pair.ms_of(leads) for pair in pairs.undisturbed]
+    disturbed_ms = [pair.ms_of(leads) for pair in pairs.disturbed]
+    used, used_ms = pairs.undisturbed, undisturbed_ms
     if ratio.is_marked or not rules.discards:
-        used += pairs.disturbed
+        used, used_ms = used + pairs.disturbed, used_ms + disturbed_ms
     root = math.sqrt(ratio.median.value)
     value_ms = median_interval([pair.mean_ms for pair in used]).value
     if leads:
         value_ms /= root
     else:
         value_ms *= root
-    kinds = [used]
+    bounds = [value_ms, *bounds_of_median(used_ms)]
     if ratio.is_marked:
-        kinds += [kind for kind in (pairs.undisturbed, pairs.disturbed) if kind]
-    bounds = [value_ms]
-    for kind in kinds:
-        bounds += bounds_of_median([pair.ms_of(leads) for pair in kind])
-    varies = None
-    if ratio.varies:
-        varies = unsteady(f"the ratio of the two sides is {ratio.range_text}")
-    batches = Timing([pair.ms_of(leads) for pair in used])
+        bounds += bounds_of_median(undisturbed_ms) + bounds_of_median(disturbed_ms)
     interval = Interval(value_ms, min(bounds), max(bounds))
-    return MemberFigure(TimingFigure(interval, batches, ratio.is_marked), used, varies)
+    figure = TimingFigure(interval, Timing(used_ms), disturbed_ms, ratio.is_marked)
+    return MemberFigure(figure, ratio, used)

@@ -33,6 +33,7 @@ from effbench.measure.timing import (
     TimingFigure,
     have_one_median,
     is_narrow,
+    load,
     play,
 )
 from effbench.stats.intervals import median_interval
@@ -46,6 +47,9 @@ CPU_WARM_MS = 5.0
 #: The same for back-to-back calls, as a part of the batch: until the queue of launches is as long
 #: as usual.
 WARM_PART = 0.2
+#: Part of the time under load before the period is timed alone that is spent before it is timed in
+#: turn.
+LOAD_PART = 1 / 3
 #: Pairs between two looks at whether the ratio is known.
 EVERY = 10
 
@@ -120,6 +124,10 @@ class Pairs:
         return Timing(kept, disturbed_ms=lost).figure(rules)
 
     @property
+    def count(self) -> int:
+        return len(self.undisturbed) + len(self.disturbed)
+
+    @property
     def undisturbed_ratios(self) -> list[float]:
         return [pair.ratio for pair in self.undisturbed]
 
@@ -186,6 +194,11 @@ class PeriodSide:
         self.start = torch.cuda.Event(enable_timing=True)
         self.end = torch.cuda.Event(enable_timing=True)
 
+    def load(self) -> None:
+        """Load the GPU before the first batch."""
+        timer = self.timer
+        load(timer.step, self.rotation, self.calls, LOAD_PART * timer.rules.load_s)
+
     def batch(self) -> TimedBatch:
         """Time a batch by events around it."""
         timer = self.timer
@@ -247,7 +260,7 @@ def take(side: TimedSide, host: HostWatch | None) -> TimedBatch:
 def is_done(pairs: Pairs, rules: Rules, budget_s: float, seconds: float) -> bool:
     """Return whether the ratio is precise enough, or the time is up. `seconds`: since the first
     pair began."""
-    number = len(pairs.undisturbed) + len(pairs.disturbed)
+    number = pairs.count
     longest_s = budget_s
     if pairs.disturbed and len(pairs.undisturbed) < rules.min_samples:
         longest_s *= rules.patience

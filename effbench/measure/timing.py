@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from effbench.core.disturbances import Disturbance, unsteady
 from effbench.core.metrics import significant
 from effbench.measure.host import HostWatch, Reading, quartile_ratio
 from effbench.measure.watch import HOST_BOUND, GpuWatch
@@ -109,11 +110,6 @@ class Rules:
         """How many times longer than usual fixed work may take on an undisturbed host."""
         return 1 + (self.host_tolerance or HOST_TOLERANCE)
 
-    @property
-    def spread(self) -> float:
-        """Ratio of the bounds of a median from which its calls have several speeds."""
-        return max(SPREAD, self.tolerance)
-
     def is_too_few(self, samples: int) -> bool:
         """Return whether so few samples give a figure that no other trial of the cell supports."""
         return self.rounds == 1 and samples < min(FEWEST_OF_ONE, self.max_samples)
@@ -176,37 +172,36 @@ class Timing:
             used = self.all_samples()
         median = median_interval(used.samples_ms)
         bounds = bounds_of_median(used.samples_ms)
-        if not is_marked:
-            low, high = bounds
-            if high <= rules.spread * low:
-                return TimingFigure(median, used)
-            return TimingFigure(Interval(median.value, low, high), used, varies=True)
-        bounds += bounds_of_median(self.disturbed_ms)
-        if self.samples_ms:
-            bounds += bounds_of_median(self.samples_ms)
-        if len(self.samples_ms) < FEWEST_SAMPLES:
-            bounds += [min(used.samples_ms), median.value / slowdown]
-        interval = Interval(median.value, min(bounds), max(bounds))
-        return TimingFigure(interval, used, is_marked=True)
+        if is_marked:
+            bounds += bounds_of_median(self.samples_ms) + bounds_of_median(self.disturbed_ms)
+            if len(self.samples_ms) < FEWEST_SAMPLES:
+                bounds += [min(used.samples_ms), median.value / slowdown]
+        low, high = min(bounds), max(bounds)
+        varies = not is_marked and high > max(SPREAD, rules.tolerance) * low
+        if is_marked or varies:
+            median = Interval(median.value, low, high)
+        return TimingFigure(median, used, self.disturbed_ms, is_marked, varies)
 
 
 @dataclass(frozen=True)
 class TimingFigure:
     """What a timer found. `median`: in ms, with its interval within the trial; `timing`: the
-    samples that gave it; `is_marked`: whether too few samples are undisturbed; `varies`: whether
-    undisturbed samples have several speeds."""
+    samples that gave it; `disturbed_ms`: those of disturbed moments; `is_marked`: whether too few
+    samples are undisturbed; `varies`: whether undisturbed samples have several speeds."""
 
     median: Interval
     timing: Timing
+    disturbed_ms: list[float] = field(default_factory=list)
     is_marked: bool = False
     varies: bool = False
 
-    @property
-    def range_text(self) -> str:
-        """The bounds of a median that varies."""
+    def variation(self, what: str, unit: str = "") -> Disturbance | None:
+        """Return that the median, which is `what`, has several speeds, or None."""
+        if not self.varies:
+            return None
         low = significant(self.median.low, 3)
         high = significant(self.median.high, 3)
-        return f"anywhere from {low} to {high}"
+        return unsteady(f"{what} is anywhere from {low} to {high}{unit}")
 
     def down_to_fastest(self) -> TimingFigure:
         """Return this figure with an interval that reaches down to the fastest sample, and up to
@@ -489,7 +484,7 @@ class Timer:
         latencies_ms: list[float] = []
         blocks: list[CallBlock] = []
         until = time.perf_counter() + TURNS_S
-        while len(blocks) < TURNS:
+        for _ in range(TURNS):
             single = Timing()
             self.call(itertools.cycle(self.inputs), calls, single)
             latencies_ms.append(statistics.fmean(single.samples_ms))
@@ -641,7 +636,9 @@ def ignores_host(disturbed: Sequence[float], host: HostWatch) -> bool:
 
 def bounds_of_median(samples: Sequence[float]) -> list[float]:
     """Return the bounds of the median's interval; the smallest and the largest of too few samples
-    for one."""
+    for one, and none of no samples."""
+    if not samples:
+        return []
     median = median_interval(samples)
     if median.low is None or median.high is None:
         return [min(samples), max(samples)]

@@ -7,12 +7,9 @@ series. If the partner is lost, the trial is timed alone.
 
 from __future__ import annotations
 
-import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from effbench.core.disturbances import Disturbance
 from effbench.core.meeting import Partner, PartnerLostError, connect, listen
 from effbench.core.message import DuetRequest
 from effbench.measure import timing
@@ -22,67 +19,66 @@ from effbench.measure.timing import Timer
 from effbench.worker.context import CompilationWatch, TrialContext
 
 
-@dataclass
 class DuetMember:
-    """This trial's part in a duet, which begins once this is made."""
+    """This trial's part in a duet, which begins once this is made. `partner`: None until they have
+    met."""
 
-    context: TrialContext
-    request: DuetRequest
-    timer: Timer
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: TrialContext, request: DuetRequest) -> None:
+        self.context = context
+        self.leads = request.leads
+        self.answer_s = request.answer_s
+        self.folder = Path(request.folder)
         self.compilation = CompilationWatch()
-        self.listener: socket.socket | None = None
         self.partner: Partner | None = None
-        self.partner_depends_on_host = True
 
-    def prepare(self, latency_ms: float, has_period: bool) -> None:
+    def prepare(self, timer: Timer, latency_ms: float, has_period: bool) -> None:
         """Get ready before the phase that tells the sweep to start the partner. Raises
         PartnerLostError."""
-        self.step = DuetStep(self.timer, latency_ms, has_period)
-        if not self.request.leads:
+        self.step = DuetStep(timer, latency_ms, has_period)
+        if not self.leads:
             return
         try:
-            self.listener = listen(Path(self.request.folder))
+            self.listener = listen(self.folder)
         except OSError as error:
             raise PartnerLostError(f"no socket to meet at: {error.strerror or error}") from error
 
-    def meet(self) -> None:
-        """Wait for the partner. Raises PartnerLostError."""
-        if self.listener is None:
+    def meet(self) -> Partner:
+        """Wait for the partner and return it. Raises PartnerLostError."""
+        if self.leads:
+            connection, _ = self.listener.accept()
+            self.listener.close()
+        else:
             try:
-                connection = connect(Path(self.request.folder))
+                connection = connect(self.folder)
             except OSError as error:
                 raise PartnerLostError("the other member of the duet had ended") from error
-            self.partner = Partner(connection, self.request.answer_s)
-            self.partner.send("hello", depends_on_host=self.step.latency.depends_on_host)
-            return
-        connection, _ = self.listener.accept()
-        self.listener.close()
-        self.partner = Partner(connection, self.request.answer_s)
-        hello = self.partner.receive()
-        if hello["op"] != "hello":  # the sweep connected instead
-            raise PartnerLostError(hello["reason"])
-        self.partner_depends_on_host = hello["depends_on_host"]
+        self.partner = Partner(connection, self.answer_s)
+        return self.partner
 
-    def take(self) -> DuetResult:
+    def take(self, partner: Partner) -> DuetResult:
         """Time both steps in turn, and return what both members record. Raises PartnerLostError."""
-        if self.partner is None:
-            raise PartnerLostError("the other member of the duet did not come")
+        self.context.watcher.restart()
         with timing.no_garbage_collection():
-            if self.request.leads:
-                return self.lead(self.partner)
-            return self.follow(self.partner)
+            if self.leads:
+                return self.lead(partner)
+            return self.follow(partner)
 
     def lead(self, partner: Partner) -> DuetResult:
-        depends_on_host = self.step.latency.depends_on_host or self.partner_depends_on_host
-        self.context.watcher.begin()
+        hello = partner.receive()
+        if hello["op"] != "hello":  # the sweep connected instead
+            raise PartnerLostError(hello["reason"])
+        depends_on_host = self.step.latency.depends_on_host or hello["depends_on_host"]
+        watcher = self.context.watcher
+        watcher.begin()
         with self.context.host_watched(depends_on_host, moves=True) as host:
-            pairs = self.step.lead(partner, host)
+            result = DuetResult(self.step.lead(partner, host))
             end = partner.ask("end")
             if host:
                 host.partner_s = end["process_s"]
-        result = DuetResult(pairs, disturbance=self.disturbance_of_gpu())
+        # the partner is no foreign process: it belongs to the sweep
+        watcher.disturbance = watcher.disturbance or watcher.newest_disturbance()
+        watcher.end()
+        result.disturbance = watcher.disturbance
         if host:
             result.host = host.facts()
             result.disturbance = result.disturbance or host.crowding
@@ -90,16 +86,8 @@ class DuetMember:
         partner.send("result", result=result.to_json())
         return result
 
-    def disturbance_of_gpu(self) -> Disturbance | None:
-        """Return what has disturbed the GPU, or None. The partner is no foreign process: it belongs
-        to the sweep."""
-        watcher = self.context.watcher
-        watcher.disturbance = watcher.disturbance or watcher.newest_disturbance()
-        if self.context.on_cuda:
-            watcher.end()
-        return watcher.disturbance
-
     def follow(self, partner: Partner) -> DuetResult:
+        partner.send("hello", depends_on_host=self.step.latency.depends_on_host)
         run_queue = RunQueue(all_threads=not self.context.on_cuda)
         began_s = time.process_time()
         self.context.watcher.begin()

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from effbench.core.cell import Trial, mode_settings
-from effbench.core.disturbances import Disturbance, busy_host, too_few, unsteady
+from effbench.core.disturbances import Disturbance, too_few
 from effbench.core.errors import UnsupportedError
 from effbench.core.printable import count, describe
 from effbench.measure import timing
@@ -28,6 +28,7 @@ from effbench.models.inputs import Step
 from effbench.modes.base import Mode, required
 from effbench.modes.eager import Eager
 from effbench.modes.selective import own_function, shared_weight_copy
+from effbench.stats.intervals import Interval
 from effbench.worker.context import CompilationWatch
 from effbench.worker.timings import Timings
 from effbench.workloads.base import Workload, copies
@@ -43,10 +44,12 @@ WARMUP_S = 0.1
 
 @dataclass(frozen=True)
 class PairedSpeedup:
-    """The speedup of one timer: the median ratio of its pairs."""
+    """The speedup of one timer: the median ratio of its pairs. `disturbance`: why it is marked, or
+    None."""
 
-    figure: TimingFigure
+    median: Interval
     pairs: Pairs
+    disturbance: Disturbance | None
 
     @property
     def disturbed(self) -> float | None:
@@ -54,30 +57,6 @@ class PairedSpeedup:
         if not self.pairs.disturbed:
             return None
         return statistics.median(self.pairs.disturbed_ratios)
-
-    @property
-    def count(self) -> int:
-        return len(self.pairs.undisturbed) + len(self.pairs.disturbed)
-
-    def disturbance(self, host: HostWatch | None, rules: Rules) -> Disturbance | None:
-        """Return why the speedup is marked, or None."""
-        if self.figure.is_marked:
-            return host.facts().reason if host else busy_host()
-        if host is not None and host.theft is not None:
-            return host.theft
-        if rules.is_too_few(self.count):
-            return too_few(f"{count(self.count, 'pair')} of calls")
-        if self.figure.varies:
-            return unsteady(f"the speedup of pairs is {self.figure.range_text}")
-        return None
-
-
-@dataclass(frozen=True)
-class PairedSpeedups:
-    """The speedups of a trial by timer. `disturbance`: why they are marked, or None."""
-
-    by_timer: dict[str, PairedSpeedup]
-    disturbance: Disturbance | None
 
 
 @dataclass(frozen=True)
@@ -125,37 +104,38 @@ def add_pairs(settings: Mapping[str, Any], timings: Timings, latency_ms: float) 
         is_expected = isinstance(error, UnsupportedError)
         trial.extra[NO_PAIRS] = str(error) if is_expected else describe(error)
         return
-    if speedups.disturbance is not None:
-        trial.pair_disturbance = speedups.disturbance.text
-    record_latency(speedups.by_timer[LATENCY], trial)
-    if PERIOD in speedups.by_timer:
-        record_period(speedups.by_timer[PERIOD], trial)
+    record_latency(speedups[LATENCY], trial)
+    if PERIOD in speedups:
+        record_period(speedups[PERIOD], trial)
+    for speedup in speedups.values():
+        if speedup.disturbance is not None:
+            trial.pair_disturbance = speedup.disturbance.text
+            return
 
 
 def record_latency(speedup: PairedSpeedup, trial: Trial) -> None:
-    median = speedup.figure.median
-    trial.pair_speedup = median.value
-    trial.pair_speedup_low = median.low
-    trial.pair_speedup_high = median.high
+    trial.pair_speedup = speedup.median.value
+    trial.pair_speedup_low = speedup.median.low
+    trial.pair_speedup_high = speedup.median.high
     trial.pair_speedup_disturbed = speedup.disturbed
-    trial.pairs = speedup.count
+    trial.pairs = speedup.pairs.count
     trial.samples |= speedup.pairs.samples("pair")
 
 
 def record_period(speedup: PairedSpeedup, trial: Trial) -> None:
-    median = speedup.figure.median
-    trial.pair_period_speedup = median.value
-    trial.pair_period_speedup_low = median.low
-    trial.pair_period_speedup_high = median.high
+    trial.pair_period_speedup = speedup.median.value
+    trial.pair_period_speedup_low = speedup.median.low
+    trial.pair_period_speedup_high = speedup.median.high
     trial.pair_period_speedup_disturbed = speedup.disturbed
-    trial.period_pairs = speedup.count
+    trial.period_pairs = speedup.pairs.count
     trial.samples |= speedup.pairs.samples("period_pair")
 
 
 def paired_speedups(
     settings: Mapping[str, Any], timings: Timings, latency_ms: float
-) -> PairedSpeedups:
-    """Time the baseline and the mode in turn. Raises UnsupportedError."""
+) -> dict[str, PairedSpeedup]:
+    """Time the baseline and the mode in turn, and return the speedups by timer. Raises
+    UnsupportedError."""
     workload = timings.workload
     reason = workload.unpaired()
     if reason is not None:
@@ -170,18 +150,7 @@ def paired_speedups(
     return speedups
 
 
-def figure_of(pairs: Pairs, rules: Rules, host: HostWatch | None) -> TimingFigure:
-    """Return the median ratio. All pairs give it if too few are undisturbed, but the others do not
-    follow the host's speed."""
-    figure = pairs.figure(rules)
-    if not figure.is_marked or host is None:
-        return figure
-    if not timing.ignores_host(pairs.disturbed_ratios, host):
-        return figure
-    return Pairs(pairs.undisturbed + pairs.disturbed).figure(rules)
-
-
-def take(timings: Timings, baseline: Step, mode_ms: float) -> PairedSpeedups:
+def take(timings: Timings, baseline: Step, mode_ms: float) -> dict[str, PairedSpeedup]:
     """Take the pairs of both timers. `mode_ms`: latency of the mode."""
     context, timer, rules = timings.context, timings.timer, timings.rules
     short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
@@ -200,13 +169,37 @@ def take(timings: Timings, baseline: Step, mode_ms: float) -> PairedSpeedups:
         if timings.has_period:
             reference_blocks = PeriodSide(reference, budget_s)
             mode_blocks = PeriodSide(timer, budget_s)
-            timing.load(timer.step, mode_blocks.rotation, mode_blocks.calls, rules.load_s / 3)
+            mode_blocks.load()
             taken[PERIOD] = take_pairs(reference_blocks, mode_blocks, rules, budget_s, host)
-    disturbance = None
-    if timings.has_period:
-        disturbance = context.watcher.newest_disturbance()
+    of_gpu = context.watcher.newest_disturbance()
     speedups = {}
     for name, pairs in taken.items():
-        speedups[name] = PairedSpeedup(figure_of(pairs, rules, host), pairs)
-        disturbance = disturbance or speedups[name].disturbance(host, rules)
-    return PairedSpeedups(speedups, disturbance)
+        figure = figure_of(pairs, rules, host)
+        disturbance = of_gpu or why_marked(figure, pairs, rules, host)
+        speedups[name] = PairedSpeedup(figure.median, pairs, disturbance)
+    return speedups
+
+
+def figure_of(pairs: Pairs, rules: Rules, host: HostWatch | None) -> TimingFigure:
+    """Return the median ratio. All pairs give it if too few are undisturbed, but the others do not
+    follow the host's speed."""
+    figure = pairs.figure(rules)
+    if not figure.is_marked or host is None:
+        return figure
+    if not timing.ignores_host(pairs.disturbed_ratios, host):
+        return figure
+    return Pairs(pairs.undisturbed + pairs.disturbed).figure(rules)
+
+
+def why_marked(
+    figure: TimingFigure, pairs: Pairs, rules: Rules, host: HostWatch | None
+) -> Disturbance | None:
+    """Return why a speedup is marked, or None."""
+    if host is not None:
+        if figure.is_marked:
+            return host.facts().reason
+        if host.theft is not None:
+            return host.theft
+    if rules.is_too_few(pairs.count):
+        return too_few(f"{count(pairs.count, 'pair')} of calls")
+    return figure.variation("the speedup of pairs")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from effbench.core.cell import Trial
-from effbench.core.disturbances import Disturbance, busy_host, too_few, unsteady
+from effbench.core.disturbances import Disturbance, too_few
 from effbench.core.meeting import DUET
 from effbench.core.printable import count
 from effbench.measure import timing, watch
@@ -39,8 +39,7 @@ class StepTiming:
 
     `calls`: the single calls; the samples of a duet are batches. `host`: None if its speed does not
     show. `disturbance`: why the times are marked, or None. `discarded`: why series of samples were
-    discarded; None unless the GPU was watched for it. `disturbed_ms`: samples that do not count, by
-    timer.
+    discarded; None unless the GPU was watched for it.
     """
 
     figures: Figures
@@ -48,7 +47,11 @@ class StepTiming:
     host: HostFacts | None = None
     disturbance: Disturbance | None = None
     discarded: list[Disturbance] | None = None
-    disturbed_ms: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether too few samples of a timer are undisturbed."""
+        return any(figure.is_marked for figure in self.figures.values())
 
     @property
     def latency_ms(self) -> float:
@@ -64,15 +67,26 @@ class StepTiming:
     def enqueue_ms(self) -> float:
         return statistics.median(self.calls.enqueue_ms)
 
-    def compare_timers(self) -> None:
-        """Mark times of which the two timers contradict each other."""
-        if self.disturbance is None and self.period_ms is not None:
-            self.disturbance = watch.contradiction(self.latency_ms, self.enqueue_ms, self.period_ms)
-
     @property
     def waits_for_launches(self) -> bool:
         """Whether the host is about as slow as the GPU in back-to-back calls."""
         return self.period_ms is None or self.enqueue_ms >= watch.HOST_BOUND * self.period_ms
+
+    @property
+    def shows_host(self) -> bool:
+        """Whether the host's speed shows in these times."""
+        if self.period_ms is None:
+            return True
+        return timing.shows_host(self.latency_ms, self.enqueue_ms, self.period_ms)
+
+    def mark(self, reason: Disturbance | None) -> None:
+        """Mark the times for this reason, unless there is another one already."""
+        self.disturbance = self.disturbance or reason
+
+    def compare_timers(self) -> None:
+        """Mark times of which the two timers contradict each other."""
+        if self.period_ms is not None:
+            self.mark(watch.contradiction(self.latency_ms, self.enqueue_ms, self.period_ms))
 
     def record(self, trial: Trial) -> None:
         """Set the trial's quantities of the timers and of the host."""
@@ -87,44 +101,32 @@ class StepTiming:
             trial.discarded_blocks = len(self.discarded)
         if self.discarded:
             trial.extra["discarded"] = [reason.text for reason in self.discarded]
-        for name, samples in self.disturbed_ms.items():
-            if samples:
-                trial.samples[f"{name}_disturbed_ms"] = samples
+        for name, figure in self.figures.items():
+            trial.samples[f"{name}_ms"] = figure.timing.samples_ms
+            if figure.disturbed_ms:
+                trial.samples[f"{name}_disturbed_ms"] = figure.disturbed_ms
         self.record_latency(trial)
         if PERIOD in self.figures:
-            trial.enqueue_ms = self.enqueue_ms
-            record_period(self.figures[PERIOD], trial)
+            self.record_period(trial)
 
     def record_latency(self, trial: Trial) -> None:
-        figure = self.figures[LATENCY]
-        median, samples = figure.median, figure.timing.samples_ms
-        calls_ms = self.calls.samples_ms
-        trial.samples["latency_ms"] = samples
-        trial.latency_ms = median.value
-        trial.latency_median_low_ms = median.low
-        trial.latency_median_high_ms = median.high
-        trial.latency_samples = len(samples)
+        figure, calls_ms = self.figures[LATENCY], self.calls.samples_ms
+        trial.latency_ms = figure.median.value
+        trial.latency_median_low_ms = figure.median.low
+        trial.latency_median_high_ms = figure.median.high
+        trial.latency_samples = len(figure.timing.samples_ms)
         trial.latency_min_ms = min(calls_ms)
         trial.latency_p95_ms = float(np.quantile(calls_ms, 0.95))
         trial.latency_p99_ms = float(np.quantile(calls_ms, 0.99))
 
-
-def shows_host(pooled: dict[str, Timing]) -> bool:
-    """Return whether the host's speed shows in all samples of both timers together."""
-    latency, period = pooled[LATENCY], pooled[PERIOD]
-    latency_ms = statistics.median(latency.samples_ms)
-    enqueue_ms = statistics.median(latency.enqueue_ms)
-    return timing.shows_host(latency_ms, enqueue_ms, statistics.median(period.samples_ms))
-
-
-def record_period(period: TimingFigure, trial: Trial) -> None:
-    median = period.median
-    trial.samples["period_ms"] = period.timing.samples_ms
-    trial.period_ms = median.value
-    trial.period_median_low_ms = median.low
-    trial.period_median_high_ms = median.high
-    trial.period_samples = len(period.timing.samples_ms)
-    trial.calls_per_block = period.timing.calls_per_block
+    def record_period(self, trial: Trial) -> None:
+        figure = self.figures[PERIOD]
+        trial.enqueue_ms = self.enqueue_ms
+        trial.period_ms = figure.median.value
+        trial.period_median_low_ms = figure.median.low
+        trial.period_median_high_ms = figure.median.high
+        trial.period_samples = len(figure.timing.samples_ms)
+        trial.calls_per_block = figure.timing.calls_per_block
 
 
 class Timings:
@@ -165,8 +167,7 @@ class Timings:
                 host.has_short_calls = self.recent_ms < SHORT_MS
             with timing.no_garbage_collection():
                 samples = self.run_timers()
-        if self.context.on_cuda:
-            self.watcher.end()
+        self.watcher.end()
         measured = self.result_of(samples, host)
         if self.context.on_cuda:
             measured.discarded = self.watcher.discarded
@@ -179,47 +180,53 @@ class Timings:
         budget_s = self.rules.budget_s
         if self.context.request.baseline:
             budget_s *= OWN_PART
+        if self.has_period:
+            budget_s /= 2
         self.watcher.begin()
-        if not self.has_period:
-            return {LATENCY: self.workload.time_latency(self.timer, budget_s)}
-        latency = self.workload.time_latency(self.timer, budget_s / 2)
-        self.watcher.begin()
-        return {LATENCY: latency, PERIOD: self.timer.period(budget_s / 2)}
+        samples = {LATENCY: self.workload.time_latency(self.timer, budget_s)}
+        if self.has_period:
+            self.watcher.begin()
+            samples[PERIOD] = self.timer.period(budget_s)
+        return samples
 
     def result_of(self, samples: dict[str, Timing], host: HostWatch | None) -> StepTiming:
         """Return the figures of these samples, marked if too few of them count."""
-        disturbance = self.watcher.disturbance
-        facts, slowdown = None, 1.0
+        slowdown = 1.0
         if host is not None:
-            facts, slowdown = host.facts(), host.slowdown
+            slowdown = host.slowdown
         figures = {name: taken.figure(self.rules, slowdown) for name, taken in samples.items()}
-        disturbed_ms = {name: taken.disturbed_ms for name, taken in samples.items()}
-        calls = figures[LATENCY].timing
-        measured = StepTiming(figures, calls, facts, disturbance, disturbed_ms=disturbed_ms)
-        if not any(figure.is_marked for figure in figures.values()):
+        measured = self.timing_of(figures)
+        if host is not None:
+            measured.host = host.facts()
+        if not measured.is_marked:
             self.add_doubts(measured, samples[LATENCY], host)
             return measured
-        of_all = self.regardless_of_host(samples, host)
-        if of_all is not None:
-            return StepTiming(of_all, of_all[LATENCY].timing, disturbance=disturbance)
-        measured.disturbance = disturbance or self.why_marked(host)
+        if host is not None:
+            of_all = self.regardless_of_host(samples, host)
+            if of_all is not None:
+                return of_all
+        measured.mark(self.why_marked(host))
         return measured
 
-    def regardless_of_host(
-        self, samples: dict[str, Timing], host: HostWatch | None
-    ) -> Figures | None:
+    def timing_of(self, figures: Figures) -> StepTiming:
+        """Return the figures of a step that was timed alone."""
+        calls = figures[LATENCY].timing
+        return StepTiming(figures, calls, disturbance=self.watcher.disturbance)
+
+    def regardless_of_host(self, samples: dict[str, Timing], host: HostWatch) -> StepTiming | None:
         """Return the figures of all samples if the GPU is the bottleneck, so that a disturbed host
         does not show in them, else None. The warm-up may have been too short to tell, for example
         because the clocks were still higher."""
-        if host is None or self.watcher.discarded:
+        if self.watcher.discarded or self.workload.has_varied_calls:
             return None
-        if PERIOD not in samples or self.workload.has_varied_calls:
+        if PERIOD not in samples:
             return None
-        pooled = {name: taken.all_samples() for name, taken in samples.items()}
+        of_all = {name: taken.all_samples().figure(self.rules) for name, taken in samples.items()}
+        measured = self.timing_of(of_all)
         disturbed = [taken.disturbed_ms for taken in samples.values() if taken.disturbed_ms]
-        if shows_host(pooled) and not all(timing.ignores_host(times, host) for times in disturbed):
+        if measured.shows_host and not all(timing.ignores_host(times, host) for times in disturbed):
             return None
-        return {name: taken.figure(self.rules) for name, taken in pooled.items()}
+        return measured
 
     def why_marked(self, host: HostWatch | None) -> Disturbance:
         discarded = self.watcher.discarded
@@ -227,29 +234,24 @@ class Timings:
             return discarded[-1]
         return host.facts().reason
 
-    def variation(self, figures: Figures) -> Disturbance | None:
-        """Return that calls of the same size had several speeds, or None.
-
-        Not every hypervisor tells how much of the CPU other virtual machines take.
-        """
-        if self.workload.has_varied_calls:
-            return None
-        for name, figure in figures.items():
-            if figure.varies:
-                return unsteady(f"the median of the {name} is {figure.range_text} ms")
-        return None
-
     def add_doubts(self, measured: StepTiming, latency: Timing, host: HostWatch | None) -> None:
-        """Mark times whose undisturbed samples may be wrong, too, or are few."""
+        """Mark times whose undisturbed samples may be wrong, too, or are few.
+
+        Calls of the same size that had several speeds are one sign of that: not every hypervisor
+        tells how much of the CPU other virtual machines take.
+        """
         crowding = few = None
         if host is not None:
             crowding = host.crowding
         calls = len(latency.samples_ms) + len(latency.disturbed_ms)
         if self.rules.is_too_few(calls):  # no other trial of the cell supports them
             few = too_few(count(calls, "call"))
+        measured.disturbance = crowding or measured.disturbance
         figures = measured.figures
-        disturbance = crowding or measured.disturbance or self.variation(figures) or few
-        measured.disturbance = disturbance
+        if not self.workload.has_varied_calls:
+            for name, figure in figures.items():
+                measured.mark(figure.variation(f"the median of the {name}", " ms"))
+        measured.mark(few)
         if crowding or few:
             measured.figures = {name: figure.down_to_fastest() for name, figure in figures.items()}
 
@@ -257,26 +259,20 @@ class Timings:
 
     def result_of_duet(self, result: DuetResult, duet: DuetMember) -> StepTiming:
         """Return this member's part of what both members have found."""
-        leads = duet.request.leads
         figures: Figures = {}
         measured = StepTiming(figures, Timing(), result.host, result.disturbance)
-        host_reason = busy_host()
-        if result.host is not None:
-            host_reason = result.host.reason
         for name, pairs in result.pairs.items():
-            own = figure_of_member(pairs, self.rules, leads)
+            own = figure_of_member(pairs, self.rules, duet.leads)
             figures[name] = own.figure
-            if own.figure.is_marked:
-                measured.disturbance = measured.disturbance or host_reason
-            measured.disturbance = measured.disturbance or own.varies
+            own.figure.timing.calls_per_block = duet.step.sides[name].calls
+            if result.host is not None and own.figure.is_marked:
+                measured.mark(result.host.reason)
+            measured.mark(own.ratio.variation("the ratio of the two sides"))
             self.trial.extra[DUET][name] = {
                 "pairs": len(pairs.undisturbed),
                 "disturbed": len(pairs.disturbed),
             }
-            measured.disturbed_ms[name] = [pair.ms_of(leads) for pair in pairs.disturbed]
             if name == LATENCY:
                 measured.calls = duet.step.latency.calls_of(own.pairs)
-        if duet.step.period is not None:
-            figures[PERIOD].timing.calls_per_block = duet.step.period.calls
         measured.compare_timers()
         return measured

@@ -300,15 +300,14 @@ class RunningTrial(TrialContext):
         """Time the step in turn with the other member of the duet. Return None if it has to be
         timed alone."""
         timings = self.timings
-        duet = DuetMember(self, request, timer)
+        duet = DuetMember(self, request)
         try:
             with self.phase("warmup"):
-                duet.prepare(timings.recent_ms, timings.has_period)
+                duet.prepare(timer, timings.recent_ms, timings.has_period)
             with self.phase(DUET_PHASE):
-                duet.meet()
+                partner = duet.meet()
             with self.phase("timing"):
-                self.watcher.restart()
-                result = duet.take()
+                result = duet.take(partner)
             why_alone = result.void
         except PartnerLostError as lost:
             why_alone = str(lost)

@@ -71,7 +71,8 @@ class Served(Timing):
         See `Timing.figure`."""
         if self.moments.disturbed_ms and self.moments.is_disturbed(self.requests):
             strict = replace(rules, min_samples=self.requests)
-            return replace(self.moments.figure(strict, slowdown), timing=self)
+            figure = self.moments.figure(strict, slowdown)
+            return replace(figure, timing=self, disturbed_ms=[])
         return TimingFigure(median_interval(self.samples_ms), self)
 
     @property
