@@ -6,7 +6,7 @@
 | trial | which phases has a trial, and which status does it end with (`judge`)? |
 | context | what do the parts of a trial share? |
 | tasks | what can a server be asked for? |
-| timings, pairing, duets | when are the timers, pairs and duets taken, and what do they record? |
+| timings, pairing, duet_member | how are timers, pairs and duets taken and recorded? |
 | probe | can the targets be imported, and what is this machine? |
 | failures | which status and reason does an exception give? |
 | check | what do behaviour checks give? |

@@ -9,7 +9,6 @@ import numpy as np
 
 from effbench.core.cell import Trial
 from effbench.core.disturbances import Disturbance, too_few
-from effbench.core.meeting import DUET
 from effbench.core.printable import count
 from effbench.measure import timing, watch
 from effbench.measure.duet import DuetResult, figure_of_member
@@ -22,7 +21,7 @@ from effbench.measure.timing import (
     TimingFigure,
 )
 from effbench.worker.context import TrialContext
-from effbench.worker.duets import DuetMember
+from effbench.worker.duet_member import DuetMember
 from effbench.workloads.base import Workload
 
 #: Part of the timing budget that the trial's own timers may take if pairs follow.
@@ -268,10 +267,6 @@ class Timings:
             if result.host is not None and own.figure.is_marked:
                 measured.mark(result.host.reason)
             measured.mark(own.ratio.variation("the ratio of the two sides"))
-            self.trial.extra[DUET][name] = {
-                "pairs": len(pairs.undisturbed),
-                "disturbed": len(pairs.disturbed),
-            }
             if name == LATENCY:
                 measured.calls = duet.step.latency.calls_of(own.pairs)
         measured.compare_timers()

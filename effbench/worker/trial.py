@@ -32,7 +32,7 @@ from effbench.modes import inductor
 from effbench.modes.base import Mode, Prepared, uses_dynamo
 from effbench.worker import failures
 from effbench.worker.context import CompilationWatch, TrialContext
-from effbench.worker.duets import DuetMember
+from effbench.worker.duet_member import DuetMember
 from effbench.worker.pairing import add_pairs
 from effbench.worker.tasks import Json, SayPhase
 from effbench.worker.timings import StepTiming, Timings

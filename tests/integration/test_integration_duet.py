@@ -91,7 +91,7 @@ def members(answered):
 
 def shared(trial):
     """What both members of a duet have in common."""
-    return trial.status, trial.latency_samples, trial.host_ms, trial.extra[DUET]["latency"]
+    return trial.status, trial.latency_samples, trial.host_ms, trial.disturbed_fraction
 
 
 def test_both_members_record_the_same_turns(members):
