@@ -14,8 +14,8 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,17 +53,14 @@ SETTLE_S, LOOK_S = 0.05, 0.0005
 
 def is_another_thread_running() -> bool:
     """Return whether another thread of this process runs or wants to."""
-    this = str(threading.get_native_id())
-    return any(is_running(task) for task in TASKS.iterdir() if task.name != this)
-
-
-def is_running(task: Path) -> bool:
-    """Return whether a thread runs or wants to. `task`: its folder in /proc."""
-    try:
-        state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):  # the thread has ended
-        return False
-    return state == "R"
+    this = TASKS / str(threading.get_native_id())
+    for task in TASKS.iterdir():
+        with suppress(OSError):  # the thread has ended
+            text = (task / "stat").read_text()
+            is_running = text.rpartition(")")[2].startswith(" R ")
+            if is_running and task != this:
+                return True
+    return False
 
 
 def settle() -> None:

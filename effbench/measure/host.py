@@ -66,6 +66,13 @@ SHORT_MS = 0.3
 #: A single trial is marked if the fixed work took this many times longer in slower moments than in
 #: the quietest ones. Its two levels on an idle virtual machine are 1.2 to 1.9 times apart.
 UNEVEN = 3.0
+#: Fewest undisturbed samples that may be compared with disturbed ones, and the other way round.
+FEWEST_SAMPLES = 10
+#: Maximum relative difference between medians of disturbed and undisturbed samples that agree.
+SAME = 0.02
+#: Ratio of the quartiles of the fixed work from which the host has changed its speed: times that
+#: depend on it follow by more than half of that.
+CHANGED = 1.1
 #: Columns of a core's line in `/proc/stat` in which it works: user, nice, system, interrupts.
 WORKING = (0, 1, 2, 5, 6)
 #: The column of the time that a hypervisor gave to other virtual machines.
@@ -383,13 +390,13 @@ class HostWatch:
             return 1.0
         return max(1.0, median(self.slow_readings) / self.quietest_ms)
 
-    @property
-    def variation(self) -> float:
-        """How far the fixed work's times in disturbed batches are apart: the ratio of their
-        quartiles."""
-        if not self.slow_readings:
-            return 1.0
-        return quartile_ratio(self.slow_readings)
+    def is_ignored_by(self, disturbed: Sequence[float]) -> bool:
+        """Return whether these samples of disturbed moments do not depend on the host's speed: it
+        changed meanwhile, and they did not."""
+        if len(disturbed) < FEWEST_SAMPLES or not self.slow_readings:
+            return False
+        has_changed = quartile_ratio(self.slow_readings) >= CHANGED
+        return has_changed and quartile_ratio(disturbed) <= 1 + SAME
 
     @property
     def disturbed_fraction(self) -> float | None:

@@ -20,12 +20,11 @@ from typing import Protocol
 
 import torch
 
-from effbench.measure.host import HostWatch
+from effbench.measure.host import FEWEST_SAMPLES, HostWatch
 from effbench.measure.timing import (
     BATCH_MS,
     FEWEST_CALLS,
     FEWEST_PART,
-    FEWEST_SAMPLES,
     LONGEST_S,
     Rules,
     Timer,

@@ -26,7 +26,7 @@ import torch
 
 from effbench.core.disturbances import Disturbance, unsteady
 from effbench.core.metrics import significant
-from effbench.measure.host import HostWatch, Reading, quartile_ratio
+from effbench.measure.host import FEWEST_SAMPLES, SAME, HostWatch, Reading
 from effbench.measure.watch import HOST_BOUND, GpuWatch
 from effbench.models.inputs import Inputs as Inputs
 from effbench.models.inputs import Step
@@ -42,18 +42,12 @@ HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host'
 # turns of single calls and blocks that tell whether the host's speed shows in a step, and the
 # seconds after which no other turn begins
 TURNS, TURNS_S = 3, 0.1
-# maximum relative difference of the medians of disturbed and undisturbed samples that are the same
-SAME = 0.02
-# ratio of the quartiles of the fixed work from which the host has changed its speed: times that
-# depend on it follow by more than half of that
-CHANGED = 1.1
 SPREAD = 1.5  # ratio of the bounds of a median from which its calls have several speeds
 # in place of a protocol's tolerance of None
 HOST_TOLERANCE = 0.1
 # fewer samples have no interval of their median
 FEWEST_OF_ONE = 6
-# minimum undisturbed samples for that, also as a part of the disturbed ones
-FEWEST_SAMPLES, FEWEST_PART = 10, 0.1
+FEWEST_PART = 0.1  # minimum undisturbed samples to compare medians, as a part of the disturbed ones
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
 # calls (or pairs) that a timer makes even beyond its budget, but for at most so many seconds: of
 # nine samples, a single odd one is no bound of the median's interval
@@ -141,7 +135,6 @@ class Timing:
             self.samples_ms + self.disturbed_ms,
             self.enqueue_ms + self.disturbed_enqueue_ms,
             calls_per_block=self.calls_per_block,
-            steady=self.steady,
         )
 
     def is_disturbed(self, least: int) -> bool:
@@ -624,14 +617,6 @@ def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:
     bottleneck of back-to-back calls and fills nearly all of a single one."""
     outside_gpu_ms = latency_ms - period_ms
     return enqueue_ms > HOST_BOUND * period_ms or outside_gpu_ms > HOST_PART * latency_ms
-
-
-def ignores_host(disturbed: Sequence[float], host: HostWatch) -> bool:
-    """Return whether these samples of disturbed moments do not depend on the host's speed: it
-    changed meanwhile, and they did not."""
-    if len(disturbed) < FEWEST_SAMPLES or host.variation < CHANGED:
-        return False
-    return quartile_ratio(disturbed) <= 1 + SAME
 
 
 def bounds_of_median(samples: Sequence[float]) -> list[float]:

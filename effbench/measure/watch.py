@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import median
 
 import torch
@@ -207,10 +208,8 @@ class GpuWatch:
     def record(self, trial: Trial) -> None:
         """Set what the GPU showed under load."""
         readings = self.readings
-        # in the order in which they occurred
-        reasons: dict[str, None] = {}
-        for reading in readings:
-            reasons.update(dict.fromkeys(reading.clocks_event_reasons))
+        every_reason = chain.from_iterable(reading.clocks_event_reasons for reading in readings)
+        reasons = dict.fromkeys(every_reason)  # in the order in which they occurred
         trial.energy_mj = self.energy_per_call_mj()
         trial.sm_clock_mhz = whole_median(reading.sm_clock_mhz for reading in readings)
         trial.memory_clock_mhz = whole_median(reading.memory_clock_mhz for reading in readings)

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from effbench.core.cell import Trial, mode_settings
 from effbench.core.disturbances import Disturbance, too_few
 from effbench.core.errors import UnsupportedError
@@ -59,23 +57,16 @@ class PairedSpeedup:
         return statistics.median(self.pairs.disturbed_ratios)
 
 
-@dataclass(frozen=True)
-class BaselineStep:
-    """The step of the baseline's mode, and its module."""
-
-    module: nn.Module
-    step: Step
-
-
-def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> BaselineStep:
-    """Prepare the baseline's mode in the process of another mode.
+def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Step:
+    """Prepare the baseline's mode in the process of another mode, and return its step.
 
     Eager's step is the module itself, which the trial holds anyway; other modes prepare a copy that
     shares its weights. `settings`: the mode's. Raises UnsupportedError, and what the mode raises.
     """
     mode: Mode = resolve_target(settings["_target_"])(**mode_settings(dict(settings)))
     if isinstance(mode, Eager):
-        return BaselineStep(workload.module, workload.module)
+        eager: Step = workload.module
+        return eager
     missing = mode.missing(workload.device)
     if missing is not None:
         raise UnsupportedError(missing)
@@ -90,7 +81,8 @@ def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Baselin
     for number in range(max(1, mode.settling_calls)):
         args, kwargs = copies(inputs[number % len(inputs)])
         step(*args, **kwargs)
-    return BaselineStep(module, step)
+    workload.restore_state([module])
+    return step
 
 
 def add_pairs(settings: Mapping[str, Any], timings: Timings, latency_ms: float) -> None:
@@ -142,8 +134,8 @@ def paired_speedups(
         raise UnsupportedError(reason)
     baseline = prepare_baseline(settings, workload)
     compilation = CompilationWatch()
-    workload.restore_state([workload.module, workload.ran, baseline.module])
-    speedups = take(timings, baseline.step, latency_ms)
+    workload.restore_state([workload.module, workload.ran])
+    speedups = take(timings, baseline, latency_ms)
     compiled = compilation.compiled()
     if compiled is not None:
         raise UnsupportedError(compiled)
@@ -186,7 +178,7 @@ def figure_of(pairs: Pairs, rules: Rules, host: HostWatch | None) -> TimingFigur
     figure = pairs.figure(rules)
     if not figure.is_marked or host is None:
         return figure
-    if not timing.ignores_host(pairs.disturbed_ratios, host):
+    if not host.is_ignored_by(pairs.disturbed_ratios):
         return figure
     return Pairs(pairs.undisturbed + pairs.disturbed).figure(rules)
 

@@ -223,7 +223,7 @@ class Timings:
         of_all = {name: taken.all_samples().figure(self.rules) for name, taken in samples.items()}
         measured = self.timing_of(of_all)
         disturbed = [taken.disturbed_ms for taken in samples.values() if taken.disturbed_ms]
-        if measured.shows_host and not all(timing.ignores_host(times, host) for times in disturbed):
+        if measured.shows_host and not all(map(host.is_ignored_by, disturbed)):
             return None
         return measured
 

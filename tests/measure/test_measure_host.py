@@ -116,17 +116,26 @@ def test_the_slowdown_of_disturbed_moments(make, options, works_ms, waited_ms, s
     assert watch.slowdown == pytest.approx(slowdown)
 
 
-@pytest.mark.parametrize(
-    ("works_ms", "variation"),
-    [([0.05] * 8, 1.0), ([0.08, 0.08, 0.12, 0.12], 1.5), ([0.08, 0.08, 0.08, 0.08], 1.0)],
-    ids=["undisturbed", "the host changed its speed", "the host was slow all the time"],
-)
-def test_how_far_the_speeds_of_disturbed_moments_are_apart(make, works_ms, variation):
+CHANGES, IS_SLOW = [0.08, 0.08, 0.096, 0.096], [0.08, 0.08, 0.084, 0.084]
+#: By name: samples of disturbed moments, the ms of the work in them, and whether the samples ignore
+#: the host.
+IGNORING = {
+    "they stay the same while it changes": ([1.0, 1.01] * 10, CHANGES, True),
+    "they follow it": ([1.0, 1.06] * 10, CHANGES, False),
+    "single calls are slower": ([1.0] * 18 + [1.5] * 2, CHANGES, True),
+    "it is slow all the time": ([1.0] * 20, IS_SLOW, False),
+    "it is undisturbed": ([1.0] * 20, [0.05] * 4, False),
+    "too few to tell": ([1.0] * 9, CHANGES, False),
+}
+
+
+@pytest.mark.parametrize(("lost", "works_ms", "ignores"), IGNORING.values(), ids=IGNORING)
+def test_times_that_stay_the_same_do_not_depend_on_the_host(make, lost, works_ms, ignores):
     watch = make(quiet_ms=0.05)
     watch.limit_ms = 0.055
     for work_ms in works_ms:
         watch.is_undisturbed(reading(), reading(work_ms), 0.003)
-    assert watch.variation == pytest.approx(variation)
+    assert watch.is_ignored_by(lost) is ignores
 
 
 class TestCalming:

@@ -10,6 +10,7 @@ import torch
 from turned_clock import TurnedClock
 
 from effbench.measure import timing
+from effbench.measure.host import FEWEST_SAMPLES
 from effbench.measure.timing import Rules, Timer
 
 CPU = torch.device("cpu")
@@ -95,7 +96,7 @@ DISTURBED = {
     "all are disturbed": ([], [2.0], True),
     "the medians are the same": ([1.0] * 29, [1.019] * 100, False),
     "too few to tell that the medians are the same": (
-        [1.0] * (timing.FEWEST_SAMPLES - 1),
+        [1.0] * (FEWEST_SAMPLES - 1),
         [1.0] * 50,
         True,
     ),
@@ -106,22 +107,6 @@ DISTURBED = {
 @pytest.mark.parametrize(("kept", "lost", "is_marked"), DISTURBED.values(), ids=DISTURBED)
 def test_a_figure_is_marked_if_too_few_samples_are_undisturbed(kept, lost, is_marked):
     assert timing.Timing(kept, disturbed_ms=lost).figure(Rules()).is_marked is is_marked
-
-
-#: By name: samples of disturbed moments, the variation of the host, and whether they ignore it.
-IGNORING = {
-    "they stay the same while it changes": ([1.0, 1.01] * 10, 1.2, True),
-    "they follow it": ([1.0, 1.06] * 10, 1.2, False),
-    "single calls are slower": ([1.0] * 18 + [1.5] * 2, 1.2, True),
-    "it is slow all the time": ([1.0] * 20, 1.05, False),
-    "too few to tell": ([1.0] * 9, 1.2, False),
-}
-
-
-@pytest.mark.parametrize(("lost", "variation", "ignores"), IGNORING.values(), ids=IGNORING)
-def test_times_that_stay_the_same_do_not_depend_on_the_host(lost, variation, ignores):
-    host = SimpleNamespace(variation=variation)
-    assert timing.ignores_host(lost, host) is ignores
 
 
 #: By name: samples that count, those that do not, the slowdown of the host, and the median of the

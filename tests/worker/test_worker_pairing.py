@@ -2,7 +2,6 @@
 
 import statistics
 from dataclasses import asdict
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -11,6 +10,7 @@ from torch import nn
 
 from effbench.core.cell import Status
 from effbench.core.settings import Protocol
+from effbench.measure.host import HostWatch
 from effbench.measure.pairs import BatchPair, Pairs
 from effbench.measure.timing import Rules
 from effbench.modes.base import Mode, Prepared
@@ -94,7 +94,8 @@ def without_pairs(record):
 def test_all_pairs_count_if_their_ratio_does_not_follow_the_host(ratios, is_marked):
     """As where the GPU is the bottleneck of both sides."""
     pairs = Pairs([], [BatchPair(ratio, 1.0) for ratio in ratios])
-    host = SimpleNamespace(variation=1.3)
+    host = HostWatch(None, 1.1, moves=False)
+    host.slow_readings = [1.0, 1.3] * 10
     figure = pairing.figure_of(pairs, Rules(), host)
     assert figure.is_marked is is_marked
     assert figure.median.value == pytest.approx(statistics.median(ratios))
