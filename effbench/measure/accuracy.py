@@ -157,8 +157,10 @@ def is_inexact(tensor: Tensor) -> bool:
 
 def difference(a: Tensor, b: Tensor) -> Tensor:
     """Return a - b of real tensors in float64, with 0 where both are the same non-finite value."""
-    a, b = a.double(), b.double()
-    return torch.where(torch.isclose(a, b, 0.0, 0.0, equal_nan=True), 0.0, a - b)
+    a = a.double()
+    b = b.double()
+    are_same = torch.isclose(a, b, 0.0, 0.0, equal_nan=True)
+    return torch.where(are_same, 0.0, a - b)
 
 
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -315,11 +317,12 @@ class Comparison:
         """
         device = place(eager, self.device)
         for name, ref in tensors(eager).items():
-            values = output[name].to(device), ref.to(device), exact[name].to(device)
+            judge = self.integer_difference
             if is_inexact(ref):
-                reason = self.inexact_difference(*values)
-            else:
-                reason = self.integer_difference(*values)
+                judge = self.inexact_difference
+            out = output[name].to(device)
+            true = exact[name].to(device)
+            reason = judge(out, ref.to(device), true)
             if reason is not None:
                 return f"{name}: {reason}"
         return None
@@ -334,12 +337,17 @@ class Comparison:
     def inexact_difference(self, out: Tensor, ref: Tensor, true: Tensor) -> str | None:
         dtype = self.coarser(ref.dtype)
         limit = limit_of(dtype, self.tolerance)
-        out, ref, true = map(as_real, (out, ref, true))
+        out = as_real(out)
+        ref = as_real(ref)
+        true = as_real(true)
         # float64 may have another mask, such as the least of its numbers
         counts = ~(masks(ref) & torch.isclose(out, ref, limit, 0.0))
-        out, ref, true = out[counts], ref[counts], true[counts]
+        out = out[counts]
+        ref = ref[counts]
+        true = true[counts]
         scale = rms(true)
-        ours, eagers = rmse(out, true), rmse(ref, true)
+        ours = rmse(out, true)
+        eagers = rmse(ref, true)
         # written so that NaN fails
         if not eagers <= MAX_EAGER_ERROR * scale:
             return (

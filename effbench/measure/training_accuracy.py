@@ -153,7 +153,8 @@ class TrainingComparison:
         before = real(self.initial[name])
         expected = real(wanted) - before
         moved = real(of.parameters[name]) - before
-        return ratio(norm([moved - expected]), norm([expected]))
+        difference = norm([moved - expected])
+        return ratio(difference, norm([expected]))
 
     # --- float64
 
