@@ -50,9 +50,6 @@ class Settings:
         a value that is not allowed."""
         return cls.of(msgspec.convert(given, Config))
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     @property
     def compilations(self) -> int:
         """The number of compile caches that the rounds of a cell use in turn."""
@@ -67,7 +64,8 @@ NOT_STORED = ("protocol", "db", "resume")
 
 def stored_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings as the sweep stores them."""
-    return {key: value for key, value in settings.to_json().items() if key not in NOT_STORED}
+    values = dataclasses.asdict(settings)
+    return {key: value for key, value in values.items() if key not in NOT_STORED}
 
 
 def recorded_settings(sweep: SweepInfo) -> Settings:
