@@ -2,8 +2,7 @@
 `winners` holds the rule.
 
 A mode wins if it is significantly better than every other one; several that are not significantly
-different win together, which is a tie. A table gives its star to the only winner, and only if its
-figure is not marked: `ModeFigure.wins` in `render/tables.py`.
+different win together, which is a tie. A table gives its star to the only winner.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ def winners(point: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
 
     These are the rows whose difference from the best one is not significant, and marked ones that
     may be better; the baseline, too, if the best speedup's interval includes 1. There is no winner
-    among fewer than two ok rows, among rows of one trial each, if all figures are marked, and for
-    metrics without intervals.
+    among fewer than two ok rows, among rows of one trial each, if all figures are marked, if the
+    best one is a speedup over a marked baseline, and for metrics without intervals.
     """
     ok = [row for row in point if row.is_ok]
     if len(ok) < 2 or all(row.result.trials == 1 for row in ok):
@@ -39,6 +38,8 @@ def winners(point: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
         return []
     first = min(unmarked, key=lambda row: _cost(row.result, decisive).value)
     best = first.result
+    if why_marked(best, metric) is not None:
+        return []
     winning = [first]
     for row in unmarked:
         is_worse = is_less(_cost(best, decisive), _cost(row.result, decisive))
@@ -86,7 +87,7 @@ def _is_tied_baseline(result: Result, best: Result, metric: str) -> bool:
     low, high = bounds_of(best, metric)
     if low is None or high is None or best.trials == 1:
         return False
-    return why_marked(best, metric) is None and low <= 1 <= high
+    return low <= 1 <= high
 
 
 def _may_be_better(result: Result, best: Result, metric: str) -> bool:

@@ -67,11 +67,11 @@ def unmeasured(store: Store, sweep: SweepInfo, rows: Sequence[Result]) -> list[s
 
 @dataclass
 class ModeFigure:
-    """A metric of one mode at one point. `is_winner`: it is the only winner of its row."""
+    """A metric of one mode at one point. `wins`: it is the only winner of its row."""
 
     row: LabelledRow
     metric: str
-    is_winner: bool = False
+    wins: bool = False
 
     @property
     def result(self) -> Result:
@@ -101,12 +101,6 @@ class ModeFigure:
     def is_ratio(self) -> bool:
         """Whether people see a speedup."""
         return self.estimate.metric in SPEEDUPS
-
-    @property
-    def wins(self) -> bool:
-        """Whether it is shown as the best: a speedup over a marked baseline is marked, even if the
-        winner's time is not."""
-        return self.is_winner and not self.estimate.is_marked
 
     @property
     def significant(self) -> bool | None:
@@ -257,7 +251,7 @@ def row_of(point: LabelledRows, metric: str, modes: Sequence[str]) -> SpeedupRow
     by_mode = {row.mode: row for row in point}
     in_order = [by_mode[mode] for mode in modes if mode in by_mode]
     winning = winners(in_order, metric)
-    cells = {row.mode: ModeFigure(row, metric, is_winner=winning == [row]) for row in in_order}
+    cells = {row.mode: ModeFigure(row, metric, wins=winning == [row]) for row in in_order}
     names = [row.mode for row in winning]
     return SpeedupRow(point[0].labels, point[0].case, metric, cells, names)
 
