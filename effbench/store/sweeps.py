@@ -14,6 +14,7 @@ from sqlalchemy import Connection, select
 from effbench.core.cell import (
     Cell,
     Environment,
+    JsonObject,
     StoredEnvironment,
 )
 from effbench.core.errors import NothingFoundError, StoreError, UsageError
@@ -67,12 +68,12 @@ class SweepInfo:
     finished_at: dt.datetime | None
     command: list[str]
     overrides: list[str]
-    protocol: dict[str, Any]
+    protocol: JsonObject
     baseline_mode: str
     seed: int
     rounds: int
     git_revision: str | None
-    host: dict[str, Any]
+    host: JsonObject
     imported_at: dt.datetime | None = None
     cells: int = 0
     trials: int = 0
@@ -263,9 +264,7 @@ def extend_sweep(
     connection.execute(sa.insert(PLANNED), places)
 
 
-def note_environments(
-    connection: Connection, sweep_id: str, facts: dict[str, dict[str, Any]]
-) -> None:
+def note_environments(connection: Connection, sweep_id: str, facts: dict[str, JsonObject]) -> None:
     """Append facts of further environments to the sweep's `host["environments"]`; existing ones
     stay unchanged."""
     host = lock(connection, sweep_id, "host").host
@@ -278,7 +277,7 @@ def note_environments(
 def add_rounds(
     connection: Connection,
     sweep_id: str,
-    protocol: dict[str, Any],
+    protocol: JsonObject,
     overrides: list[str],
 ) -> None:
     """Store that the sweep has more rounds: its `protocol`, and the `overrides` that plan it."""
@@ -334,7 +333,7 @@ def cell_overrides(connection: Connection, sweep_id: str) -> dict[str, list[str]
 # --- environments ---
 
 
-def add_environment(connection: Connection, env: Environment, details: dict[str, Any]) -> str:
+def add_environment(connection: Connection, env: Environment, details: JsonObject) -> str:
     """Store an environment unless it is known; return its id. `details` of a known environment stay
     unchanged."""
     row = {field.name: scalar(getattr(env, field.name)) for field in fields(Environment)}

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, select
 
 from effbench.core.cell import (
+    JsonObject,
     Result,
     StoredTrial,
     Summary,
@@ -229,10 +230,10 @@ def host_speeds(connection: Connection, environment_id: str) -> HostSpeeds:
 
 def trial_facts(
     connection: Connection, sweep_id: str, names: Sequence[str]
-) -> dict[ResultKey, dict[str, Any]]:
+) -> dict[ResultKey, JsonObject]:
     """Return for each result the parts of `extra` with these names in its newest trial that has
     any."""
-    newest: dict[ResultKey, dict[str, Any]] = {}
+    newest: dict[ResultKey, JsonObject] = {}
     for trial in trials(connection, sweep_id):
         extra = trial.extra
         facts = {name: extra[name] for name in names if extra.get(name) is not None}
@@ -345,7 +346,7 @@ def results(connection: Connection, sweep_id: str | None = None) -> list[Result]
     return list(stream_results(connection, sweep_ids))
 
 
-def frame_of(rows: list[dict[str, Any]], dtypes: dict[str, str]) -> pd.DataFrame:
+def frame_of(rows: list[JsonObject], dtypes: dict[str, str]) -> pd.DataFrame:
     """Return rows as a DataFrame with these dtypes, which do not depend on the rows."""
     import pandas as pd
 
