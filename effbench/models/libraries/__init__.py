@@ -36,8 +36,8 @@ def network(library: str, **settings: Any) -> nn.Module:
 
 
 def check(library: str, **settings: Any) -> None:
-    """Raise ConfigError if the library cannot be imported or has no such architecture, without
-    building it."""
+    """Raise ConfigError if the library cannot be imported, or does not know the architecture or its
+    settings, without building it."""
     arch = settings["arch"]
     module = module_of(library)
     for name in settings.keys() - inspect.signature(module.network).parameters.keys():
