@@ -118,13 +118,13 @@ class TrialRequest(Payload):
 class ProbeRequest(Payload):
     """A check that targets can be imported; the answer also has the environment.
 
-    `modules`: target of a model -> names of its arguments; `inputs`: inputs of models, as `target`,
-    and `passed`, which maps their names, in order, to whether they are passed by name; `others`:
-    targets among the arguments; `losses`: targets that `training.loss` names.
+    `modules`: target of a model -> names of its arguments; `inputs`: target of a model -> the ways
+    in which inputs are passed to it, each as name, in order, -> whether it is passed by name;
+    `others`: targets among the arguments; `losses`: targets that `training.loss` names.
     """
 
     modules: dict[str, list[str]] = field(default_factory=dict)
-    inputs: list[dict[str, Any]] = field(default_factory=list)
+    inputs: dict[str, list[dict[str, bool]]] = field(default_factory=dict)
     networks: list[dict[str, Any]] = field(default_factory=list)  # arguments of `library.check`
     others: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from effbench.core.message import CheckRequest, ProbedGpu
-from effbench.run.client import ForkServer
+from effbench.run.client import ForkServer, ServerRequest
 from effbench.run.devices import Slot, gpu_slot
 from effbench.run.interpreters import HERE
 from effbench.run.pool import ServerPool
@@ -31,42 +31,24 @@ def run_checks(
     caller closes `server`. Raises WorkerError if a server does not start or a device stays locked
     for too long (`executor.lock_timeout_s`).
     """
-    server.wait_ready()
+    outcomes = []
     with closing(ServerPool(HERE, server)) as pool:  # it replaces a server that a check has killed
-        return [
-            run_check(
-                request,
-                pool,
-                gpus,
-                timeout_s,
-            )
-            for request in requests
-        ]
+        for request in requests:
+            slot = Slot("CPU", "cpu")
+            if gpus and request.device != "cpu":
+                slot = gpu_slot(gpus[0])
+            if request.device == "auto":  # a check that needs a GPU reports that there is none
+                request = replace(request, device=slot.device)
+            caches = TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True)
+            with slot.lock(pool.stop), pool.shared(0) as current, caches as folder:
+                payload = replace(request, cache_dir=folder).to_json()
+                done = current.complete("check", payload, timeout_s, slot.env)
+            outcomes.append(done.result or failed(done))
+    return outcomes
 
 
-def run_check(
-    request: CheckRequest,
-    pool: ServerPool,
-    gpus: Sequence[ProbedGpu],
-    timeout_s: float,
-) -> dict[str, Any]:
-    """Run one behaviour check; see `run_checks`."""
-    slot = Slot("CPU", "cpu")
-    if gpus and request.device != "cpu":
-        slot = gpu_slot(gpus[0])
-    if request.device == "auto":  # without a GPU, a check that needs one reports this itself
-        request = replace(request, device=slot.device)
-    caches = tempfile.TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True)
-    with (
-        slot.lock(pool.stop),
-        pool.shared(0) as server,
-        caches as folder,
-    ):
-        payload = replace(request, cache_dir=folder).to_json()
-        done = server.complete("check", payload, timeout_s, slot.env)
-    if done.result is not None:
-        outcome: dict[str, Any] = done.result
-        return outcome
-    status, reason = done.failure()
-    log = done.outcome.get("log")
+def failed(request: ServerRequest) -> dict[str, Any]:
+    """Return the outcome of a check whose process died or was killed."""
+    status, reason = request.failure()
+    log = request.outcome.get("log")
     return {"status": str(status), "reason": reason, "facts": None, "log": log}

@@ -19,7 +19,7 @@ from typing import Any
 
 from effbench.core import processes, warning_filters
 from effbench.core.cell import Status
-from effbench.core.errors import InterpreterError, WorkerError
+from effbench.core.errors import WorkerError
 from effbench.core.folders import cache_home, check_plain
 from effbench.core.message import (
     DUET_PHASE,
@@ -40,7 +40,6 @@ SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "
 INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 #: Variables that name the folder of temporary files; Inductor compiles some files there.
 TEMPORARY_VARIABLES = ("TMPDIR", "TEMP", "TMP")
-NEEDS = "trials need Python 3.11 and torch 2.11, or newer, numpy and nvidia-ml-py"
 #: The phase of a task whose process has just started.
 START = "start"
 READY_TIMEOUT_S = 180.0
@@ -106,9 +105,7 @@ class ServerRequest:
 
     @property
     def result(self) -> Any:
-        """The task's result; None if it failed, timed out or was stopped."""
-        if self.stopped or self.timed_out_s is not None:
-            return None
+        """The task's result; None if it did not complete."""
         return self.outcome.get("result")
 
     @property
@@ -120,9 +117,7 @@ class ServerRequest:
 
     def failure(self) -> tuple[Status, str]:
         """Return the status and reason of a task without a result."""
-        where = "before it began"
-        if self.phase:
-            where = f"in {self.phase}"
+        where = f"in {self.phase}" if self.phase else "before it began"
         if self.timed_out_s is not None:
             return Status.TIMEOUT, f"not done after {self.timed_out_s:g} s ({where})"
         if self.outcome.get("oom_killed"):
@@ -132,9 +127,9 @@ class ServerRequest:
     def end_of_process(self) -> str:
         """Return how the process of a task without a result ended, or why it did not start."""
         outcome = self.outcome
-        for name in ("died", "failed"):
-            if outcome.get(name):
-                return str(outcome[name])
+        reason = outcome.get("died") or outcome.get("failed")
+        if reason:
+            return str(reason)
         number = outcome["signal"]
         if number in set(signal.Signals):
             return f"killed by {signal.Signals(number).name}"
@@ -179,8 +174,6 @@ class ForkServer:
     stop = threading.Event()
     #: Whether its pool has preloaded the models.
     is_loaded = False
-    #: Whether it has imported torch and reads messages.
-    has_started = False
     dead: str | None = None
 
     def __init__(
@@ -190,7 +183,6 @@ class ForkServer:
         folder: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self.python = python
         # -P: a folder torch/ in the working directory is not imported
         command = [python or sys.executable, "-P", "-m", "effbench.worker.server"]
         if not preload:
@@ -214,8 +206,8 @@ class ForkServer:
         self.reader.start()
 
     def wait_ready(self) -> None:
-        """Wait for the server. Raises WorkerError if it does not start or has ended,
-        InterpreterError if its `python` does not start, and StoppedError."""
+        """Wait for the server. Raises WorkerError if it does not start or has ended, and
+        StoppedError."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready.wait(POLL_S):
             if self.stop.is_set():
@@ -223,11 +215,8 @@ class ForkServer:
             if time.monotonic() > deadline:
                 self.close()
                 raise WorkerError(f"not ready within {READY_TIMEOUT_S:.0f} s: {self.dead}")
-        if self.dead is None:
-            return
-        if self.python and not self.has_started:
-            raise InterpreterError(f"python={self.python} does not start: {self.dead}; {NEEDS}")
-        raise WorkerError(self.dead)
+        if self.dead is not None:
+            raise WorkerError(self.dead)
 
     def submit(
         self,
@@ -347,7 +336,6 @@ class ForkServer:
 
     def handle(self, message: Message) -> None:
         if message["event"] == "ready":
-            self.has_started = True
             self.ready.set()
             return
         request = self.requests.get(message["id"])
@@ -367,5 +355,5 @@ class ForkServer:
 
 def last_words(text: str) -> str:
     """Return the last line of an output, after a colon; nothing if it is empty."""
-    lines = text.strip().splitlines()[-1:]
-    return "".join(f": {one_line(line, 500)}" for line in lines)
+    lines = text.strip().splitlines()
+    return f": {one_line(lines[-1], 500)}" if lines else ""

@@ -129,12 +129,9 @@ class Duets:
     @property
     def reasons_alone(self) -> list[str]:
         """Why trials were not timed in turn, each reason once."""
-        reasons: dict[str, None] = {}
-        for trial in self.trials:
-            reason = (trial.extra.get(DUET) or {}).get(ALONE)
-            if reason and trial.round in self.rounds:
-                reasons[str(reason)] = None
-        return list(reasons)
+        of_rounds = [trial for trial in self.trials if trial.round in self.rounds]
+        reasons = [(trial.extra.get(DUET) or {}).get(ALONE) for trial in of_rounds]
+        return list(dict.fromkeys(filter(None, reasons)))
 
     def test(self, metric: str, floor: float) -> RatioTest | None:
         """Return the test of the ratio after ÷ before over the counted rounds; None if a side lacks

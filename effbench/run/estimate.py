@@ -18,21 +18,21 @@ class TimeLeft:
     """
 
     def __init__(self, trials: Sequence[PlannedTrial], whole: int) -> None:
-        self.left = {(trial.run, trial.round) for trial in trials}
+        self.left = set(trials)
         self.whole = whole
         self.began_s = time.monotonic()
         self.number_ended = 0
         self.ends_s: float | None = None
 
     def ended(self, trial: PlannedTrial) -> None:
-        self.left.discard((trial.run, trial.round))
+        self.left.discard(trial)
         self.number_ended += 1
         mean_s = self.passed_s() / self.number_ended
         self.ends_s = time.monotonic() + mean_s * len(self.left)
 
     def dropped(self, run: CellRun) -> None:
         """Note that the remaining rounds of this run are not needed."""
-        self.left = {(other, round) for other, round in self.left if other != run}
+        self.left = {trial for trial in self.left if trial.run != run}
 
     def passed_s(self) -> float:
         """Return the seconds since the first trial began."""

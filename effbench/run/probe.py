@@ -90,7 +90,7 @@ def whole_request(cells: Sequence[Cell]) -> ProbeRequest:
         # models that describe their inputs have none here
         passed = {spec["name"]: bool(spec.get("keyword")) for spec in cell.model.get("inputs", ())}
         if passed:
-            append_new(request.inputs, [{"target": target, "passed": passed}])
+            append_new(request.inputs.setdefault(target, []), [passed])
     return request
 
 

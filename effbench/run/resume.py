@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from effbench.core.cell import Cell, Trial
+from effbench.core.cell import Trial
 from effbench.core.errors import ResumeError
 from effbench.core.printable import count, one_line
 from effbench.core.settings import db_setting
@@ -86,33 +86,24 @@ def same_sweep(
     progress: Progress,
 ) -> SweepInfo:
     """Return the sweep to resume, and note what has changed. `facts`: of the environments; empty if
-    they are not known yet. Raises ResumeError if its plan or its interpreters differ."""
+    they are not known yet. Raises ResumeError if it has other cells or interpreters, or if trials
+    were measured or judged otherwise; it may have fewer rounds."""
     assert settings.resume is not None
     info = store.find_sweep(settings.resume)
-    for difference in differences(info, store.planned(info.id), settings, plan, facts):
-        raise ResumeError(f"sweep {info.id} has {difference}; {HOW_TO_RESUME}")
+    before, now = set(store.planned(info.id)), set(plan.cells())
+    differences = []
+    if before != now:
+        missing = count(len(before - now), "cell")
+        differences.append(f"a different plan: {missing} missing, {len(now - before)} additional")
+    for name, (old, new) in compared_settings(info, settings, facts).items():
+        may_differ = name == ROUNDS and new > old
+        if old != new and not may_differ:
+            differences.append(f"{name}={typed(old)}, not {typed(new)}")
+    if differences:
+        raise ResumeError(f"sweep {info.id} has {differences[0]}; {HOW_TO_RESUME}")
     for change in changes(info, facts):
         progress.note(change)
     return info
-
-
-def differences(
-    info: SweepInfo,
-    cells: Iterable[Cell],
-    settings: Settings,
-    plan: SweepPlan,
-    facts: Mapping[str, Facts],
-) -> Iterator[str]:
-    """Yield what differs between the recorded sweep, with these cells, and the one to run: its
-    cells, its interpreters, and how trials are measured or judged. There may be more rounds."""
-    before, now = set(cells), set(plan.cells())
-    if before != now:
-        missing = count(len(before - now), "cell")
-        yield f"a different plan: {missing} missing, {len(now - before)} additional"
-    for name, (old, new) in compared_settings(info, settings, facts).items():
-        is_growing = name == ROUNDS and new > old
-        if old != new and not is_growing:
-            yield f"{name}={typed(old)}, not {typed(new)}"
 
 
 def compared_settings(

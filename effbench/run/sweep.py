@@ -38,6 +38,8 @@ from effbench.store import liveness, secrets
 from effbench.store.connect import folder_of
 from effbench.store.store import Store
 
+NEEDS = "trials need Python 3.11 and torch 2.11, or newer, numpy and nvidia-ml-py"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -88,19 +90,13 @@ class OpenSweep:
 
         Raises EffbenchError for an error before the first trial; then nothing is recorded.
         """
-        settings, stop, executor = self.settings, self.command.stop, self.executor
+        settings, executor = self.settings, self.executor
         runs = plan.distinct_runs()
         executor.prepare(runs)
         environments = executor.environments
-        sweep_id = begin(
-            self.store,
-            settings,
-            self.command,
-            plan,
-            environments,
-        )
+        sweep_id = self.begin(plan)
         logs.write_to(folder_of(settings.db), sweep_id)
-        with ending(self.store, sweep_id, settings, stop):
+        with self.ending(sweep_id):
             trials = executor.open(sweep_id)
             showing = self.command.progress.showing(
                 sweep_id,
@@ -118,15 +114,78 @@ class OpenSweep:
         latencies = [
             measured.get((run.cell.key, run.interpreter)) if run else None for run in plan.runs
         ]
-        state = "interrupted" if stop.is_set() else "completed"
         return Outcome(
             sweep_id=sweep_id,
             db=settings.db,
-            state=state,
+            state=self.state(),
             on_failure=settings.on_failure,
             latencies=latencies,
             environments={interpreter: key for key, interpreter in environments.items()},
         )
+
+    def begin(self, plan: SweepPlan) -> str:
+        """Begin, resume or extend the sweep and return its id. Raises ResumeError if the plan of
+        the sweep to resume differs."""
+        settings, command, store = self.settings, self.command, self.store
+        # empty if they become known later
+        environments = self.executor.environments
+        facts = {key: interpreter.facts() for key, interpreter in environments.items()}
+        if command.extended_sweep is not None:
+            sweep_id = command.extended_sweep
+            store.extend_sweep(sweep_id, plan.cells(), plan.overrides)
+        elif settings.resume is not None:
+            sweep_id = resume.take_up(store, settings, plan, facts, command.progress)
+        else:
+            git = git_state(Path.cwd())
+            sweep_id = store.begin_sweep(
+                name=settings.sweep.name,
+                label=settings.sweep.label or git.description,
+                command=secrets.masked([*command.argv]),
+                overrides=secrets.masked_db([*command.overrides.values()]),
+                protocol=asdict(settings.protocol),
+                baseline_mode=settings.baseline_mode,
+                seed=settings.sweep.seed,
+                git_revision=git.revision,
+                host=host_facts() | {"settings": stored_settings(settings)},
+                plan=plan.cells(),
+                rounds=settings.protocol.rounds,
+                cell_overrides=plan.overrides,
+            )
+        store.note_environments(sweep_id, facts)
+        return sweep_id
+
+    @contextmanager
+    def ending(self, sweep_id: str) -> Iterator[None]:
+        """Record how the sweep ended when this context ends, and remove its compile caches if it is
+        complete. An interruption, or a StoreError, names the command that resumes it."""
+        settings, store = self.settings, self.store
+        command = resume.resume_command(sweep_id, settings.db, store.name)
+        state = "failed"
+        try:
+            try:
+                yield
+                state = self.state()
+            except (KeyboardInterrupt, StoreError):  # a second Ctrl-C, or for example a full disk
+                state = "interrupted"
+                raise
+            finally:
+                if state == "completed" and not settings.executor.keep_cache:
+                    shutil.rmtree(sweep_cache(settings, sweep_id), ignore_errors=True)
+                store.finish_sweep(sweep_id, state)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"resume with: {command}") from None
+        except StoreError as error:
+            if not store.is_moved():
+                raise StoreError(f"{error}\nContinue with: {command}") from error
+            store.finish_log()
+            raise StoreError(
+                f"{error}. If it was deleted or replaced, its trials are lost: run the sweep"
+                f" again\nIf it was moved, move it back and continue with: {command}"
+            ) from error
+
+    def state(self) -> str:
+        """Return the state of the sweep once its trials have ended."""
+        return "interrupted" if self.command.stop.is_set() else "completed"
 
 
 @contextmanager
@@ -168,7 +227,7 @@ def open_pools(runs: Sequence[CellRun], settings: Settings, command: Command) ->
     """Start a pool for each interpreter of these runs, probe it with its cells, and yield the
     pools; close them at the end. In cells, device and dtype may be `auto`.
 
-    Raises ConfigError as `probe` does and for an unsuitable interpreter.
+    Raises ConfigError as `probe` does, and InterpreterError if a `python` cannot run trials.
     """
     wanted: dict[Interpreter, list[Cell]] = {}
     for run in runs:
@@ -184,10 +243,14 @@ def open_pools(runs: Sequence[CellRun], settings: Settings, command: Command) ->
             pool = pools[interpreter]
             try:
                 pool.probe(cells, settings.baseline_mode)
-            except (ConfigError, WorkerError) as error:
-                if interpreter == HERE or isinstance(error, InterpreterError):
+            except ConfigError as error:
+                if interpreter == HERE:
                     raise
                 raise ConfigError(f"{interpreter}: {error}") from error
+            except WorkerError as error:
+                if interpreter.python is None:
+                    raise
+                raise InterpreterError(f"{interpreter}: {error}; {NEEDS}") from error
             if settings.executor.name == "slurm":
                 pool.machine = replace(pool.machine, gpus=gpus_of_jobs(settings.executor))
         yield pools
@@ -219,81 +282,6 @@ def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> li
     if settings.executor.name == "slurm":
         return [Slot("SLURM", "")]
     return slots_of(gpus_of(pools), cells)
-
-
-# --- the record of a sweep ---
-
-
-@contextmanager
-def ending(
-    store: Store,
-    sweep_id: str,
-    settings: Settings,
-    stop: threading.Event,
-) -> Iterator[None]:
-    """Record how the sweep ended when this context ends, and remove its compile caches if it is
-    complete. An interruption, or a StoreError, names the command that resumes it."""
-    command = resume.resume_command(sweep_id, settings.db, store.name)
-    state = "failed"
-    try:
-        try:
-            yield
-            state = "interrupted" if stop.is_set() else "completed"
-        except (KeyboardInterrupt, StoreError):  # a second Ctrl-C, or for example a full disk
-            state = "interrupted"
-            raise
-        finally:
-            if state == "completed" and not settings.executor.keep_cache:
-                shutil.rmtree(sweep_cache(settings, sweep_id), ignore_errors=True)
-            store.finish_sweep(sweep_id, state)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"resume with: {command}") from None
-    except StoreError as error:
-        if not store.is_moved():
-            raise StoreError(f"{error}\nContinue with: {command}") from error
-        store.finish_log()
-        raise StoreError(
-            f"{error}. If it was deleted or replaced, its trials are lost: run the sweep again\nIf"
-            f" it was moved, move it back and continue with: {command}"
-        ) from error
-
-
-def begin(
-    store: Store,
-    settings: Settings,
-    command: Command,
-    plan: SweepPlan,
-    environments: Mapping[str, Interpreter],
-) -> str:
-    """Begin, resume or extend a sweep and return its id. `environments`: id -> interpreter; empty
-    if they become known later.
-
-    Raises ResumeError if the plan of the sweep to resume differs.
-    """
-    facts = {key: interpreter.facts() for key, interpreter in environments.items()}
-    if command.extended_sweep is not None:
-        sweep_id = command.extended_sweep
-        store.extend_sweep(sweep_id, plan.cells(), plan.overrides)
-    elif settings.resume is not None:
-        sweep_id = resume.take_up(store, settings, plan, facts, command.progress)
-    else:
-        git = git_state(Path.cwd())
-        sweep_id = store.begin_sweep(
-            name=settings.sweep.name,
-            label=settings.sweep.label or git.description,
-            command=secrets.masked([*command.argv]),
-            overrides=secrets.masked_db([*command.overrides.values()]),
-            protocol=asdict(settings.protocol),
-            baseline_mode=settings.baseline_mode,
-            seed=settings.sweep.seed,
-            git_revision=git.revision,
-            host=host_facts() | {"settings": stored_settings(settings)},
-            plan=plan.cells(),
-            rounds=settings.protocol.rounds,
-            cell_overrides=plan.overrides,
-        )
-    store.note_environments(sweep_id, facts)
-    return sweep_id
 
 
 def host_facts() -> Facts:

@@ -85,7 +85,7 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
             return None
 
     for target, names in request.modules.items():
-        inputs = [given["passed"] for given in request.inputs if given["target"] == target]
+        inputs = request.inputs.get(target, ())
         attempt(target, partial(check_model, target, names, inputs))
     for network in request.networks:
         attempt(network["library"], partial(libraries.check, **network))

@@ -8,13 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from made_sweeps import a_cell
 from schedule_parts import FACTS, A, B
 
 from effbench.core.cell import Environment
-from effbench.core.errors import ConfigError, InterpreterError
+from effbench.core.errors import ConfigError, InterpreterError, WorkerError
 from effbench.run import interpreters
 from effbench.run.client import ForkServer
 from effbench.run.interpreters import HERE, Interpreter, resolve
+from effbench.run.plan import CellRun, Settings
+from effbench.run.sweep import Command, open_pools
 
 
 @pytest.fixture
@@ -70,9 +73,13 @@ def test_what_is_not_there(script, settings, error):
 )
 def test_an_interpreter_that_does_not_start_is_named_with_its_last_words(script, more, error):
     path = script("GNU bash, version 5.2", more=more)
-    error = f"^python={path} does not start: the fork server ended .{error}"
-    with closing(ForkServer(path)) as server, pytest.raises(InterpreterError, match=error):
-        server.wait_ready()
+    error = f"^python={path}: the fork server ended .{error}"
+    runs = [CellRun(a_cell(), Interpreter(path))]
+    with (
+        pytest.raises(InterpreterError, match=error),
+        open_pools(runs, Settings.with_defaults(), Command([], {})),
+    ):
+        pass
 
 
 def test_another_interpreter_sees_effbench_and_nothing_next_to_it(script):
@@ -124,5 +131,5 @@ def test_a_server_of_a_cells_own_starts_with_its_variables_and_loads_nothing(scr
     path = script(more=f'case "$FOO $*" in "1 "*--no-preload*) {ready};; esac')
     with closing(ForkServer(path, preload=False, env={"FOO": "1"})) as server:
         server.wait_ready()
-    with closing(ForkServer(path, preload=False)) as server, pytest.raises(InterpreterError):
+    with closing(ForkServer(path, preload=False)) as server, pytest.raises(WorkerError):
         server.wait_ready()
