@@ -31,6 +31,7 @@ from effbench.run.sweep import (
     Command,
     Outcome,
     check_baseline,
+    has_gpus,
     open_pools,
     open_sweep,
 )
@@ -84,7 +85,7 @@ class SweepMatrix:
     def plan(self, pools: Pools, command: Command) -> SweepPlan:
         """Return what the sweep runs. `pools`: of the probed interpreters."""
         machines = {interpreter: pool.machine for interpreter, pool in pools.items()}
-        has_cuda = any(machine.gpus for machine in machines.values())
+        has_cuda = has_gpus(self.settings, pools)
         adapted = [machines[run.interpreter].adapted(run.cell) for run in self.runs]
         cells = resolve(adapted, has_cuda)
         selected = select(cells, self.settings, command.progress)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import signal
@@ -12,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,9 +155,8 @@ def server_variables(python: str | None, given: Mapping[str, str]) -> dict[str, 
     variables[INDUCTOR_CACHE] = variables.get(INDUCTOR_CACHE) or str(cache_home() / "inductor")
     for name in (INDUCTOR_CACHE, *TEMPORARY_VARIABLES):
         check_plain(variables.get(name, ""), name)
-    filters = variables.get(warning_filters.VARIABLE)
-    if filters:
-        variables[warning_filters.VARIABLE] = warning_filters.without_errors(filters)
+    filters = variables.get(warning_filters.VARIABLE, "")
+    variables[warning_filters.VARIABLE] = warning_filters.without_errors(filters)
     return variables
 
 
@@ -169,7 +168,6 @@ class ForkServer:
     long as it runs.
     """
 
-    _ids = itertools.count(1)
     #: Never set, unless a sweep replaces it by its own.
     stop = threading.Event()
     #: Whether its pool has preloaded the models.
@@ -227,7 +225,7 @@ class ForkServer:
     ) -> ServerRequest:
         """Start a task and return its request without waiting. If the server has ended, the request
         has ended too."""
-        request = ServerRequest(f"{os.getpid()}-{next(self._ids)}", on_phase)
+        request = ServerRequest(uuid.uuid4().hex, on_phase)
         with self.lock:
             if self.dead:
                 request.end({"died": self.dead})

@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -121,16 +121,13 @@ class Duets:
     @cached_property
     def sides(self) -> list[list[Trial]]:
         """The trials of each side in the counted rounds."""
-        counted = self.counted
-        before = [trial for trial in self.before if trial.round in counted]
-        after = [trial for trial in self.after if trial.round in counted]
-        return [before, after]
+        return [in_rounds(side, self.counted) for side in (self.before, self.after)]
 
     @property
     def reasons_alone(self) -> list[str]:
         """Why trials were not timed in turn, each reason once."""
-        of_rounds = [trial for trial in self.trials if trial.round in self.rounds]
-        reasons = [(trial.extra.get(DUET) or {}).get(ALONE) for trial in of_rounds]
+        trials = in_rounds(self.trials, self.rounds)
+        reasons = [(trial.extra.get(DUET) or {}).get(ALONE) for trial in trials]
         return list(dict.fromkeys(filter(None, reasons)))
 
     def test(self, metric: str, floor: float) -> RatioTest | None:
@@ -157,6 +154,10 @@ class Duets:
 
 def measured_rounds(trials: Iterable[Trial]) -> set[int]:
     return {trial.round for trial in trials if trial.status.is_measured}
+
+
+def in_rounds(trials: Iterable[Trial], rounds: Collection[int]) -> list[Trial]:
+    return [trial for trial in trials if trial.round in rounds]
 
 
 def values_of(trials: Iterable[Trial], name: str) -> dict[int, Any]:

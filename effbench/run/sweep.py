@@ -11,15 +11,14 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import effbench
 from effbench.core import logs
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError, InterpreterError, StoreError, WorkerError
-from effbench.core.message import ProbedGpu
-from effbench.core.settings import Config, Executor
+from effbench.core.settings import Config
 from effbench.run import resume
 from effbench.run.client import ForkServer
 from effbench.run.compile_caches import sweep_cache
@@ -195,8 +194,6 @@ def open_sweep(
     """Probe the interpreters of these runs, open the database, and yield the sweep; close all at
     the end. Raises EffbenchError for what cannot run, and KeyboardInterrupt for a Ctrl-C before the
     sweep began."""
-    if not runs:
-        raise ConfigError("there is no cell to run")
     kind: type[LocalExecutor | SlurmExecutor] = LocalExecutor
     if settings.executor.name == "slurm":
         kind = SlurmExecutor
@@ -251,30 +248,18 @@ def open_pools(runs: Sequence[CellRun], settings: Settings, command: Command) ->
                 if interpreter.python is None:
                     raise
                 raise InterpreterError(f"{interpreter}: {error}; {NEEDS}") from error
-            if settings.executor.name == "slurm":
-                pool.machine = replace(pool.machine, gpus=gpus_of_jobs(settings.executor))
         yield pools
     finally:
         for pool in pools.values():
             pool.close()
 
 
-def gpus_of_jobs(executor: Executor) -> list[ProbedGpu]:
-    """Return the GPUs of a cluster's jobs, which `device=auto` refers to: one that is not known
-    yet, or none."""
-    devices = executor.gres or ""
-    if "gpu" not in devices:
-        return []
-    return [
-        ProbedGpu(
-            0,
-            uuid="",
-            visible="",
-            name=devices,
-            memory_bytes=0,
-            near_cores=None,
-        )
-    ]
+def has_gpus(settings: Settings, pools: Pools) -> bool:
+    """Return whether the sweep can use GPUs, to which `device=auto` then refers: those of this
+    machine, or of a cluster's jobs."""
+    if settings.executor.name == "slurm":
+        return "gpu" in (settings.executor.gres or "")
+    return any(pool.machine.gpus for pool in pools.values())
 
 
 def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> list[Slot]:
