@@ -4,6 +4,7 @@ interpreters."""
 import json
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,7 +75,8 @@ def test_what_is_not_there(script, settings, error):
 def test_an_interpreter_that_does_not_start_is_named_with_its_last_words(script, more, error):
     path = script("GNU bash, version 5.2", more=more)
     error = f"^python={path}: the fork server ended .{error}"
-    runs = [CellRun(a_cell(), Interpreter(path))]
+    cell = replace(a_cell(), model={"name": "a", "module": {"_target_": "a.Net"}})
+    runs = [CellRun(cell, Interpreter(path))]
     with (
         pytest.raises(InterpreterError, match=error),
         open_pools(runs, Settings.with_defaults(), Command([], {})),
