@@ -240,9 +240,7 @@ class ForkServer:
         """Kill the task's process tree and wait until the server confirms it; kill a server that
         does not respond, which after Ctrl-C has little time."""
         self.send({"op": "kill", "id": request.id})
-        timeout_s = KILL_TIMEOUT_S
-        if request.stopped:
-            timeout_s = STOP_TIMEOUT_S
+        timeout_s = STOP_TIMEOUT_S if request.stopped else KILL_TIMEOUT_S
         if request.done.wait(timeout_s):
             return
         self.process.kill()

@@ -80,28 +80,20 @@ def duration_text(
     slots: Iterable[Slot],
 ) -> str:
     """Return the bounds of how long these trials take on the slots."""
+    protocol = settings.protocol
+    shortest_s = LEAST_OVERHEAD_S + protocol.warmup_s + min(protocol.min_time_s, protocol.budget_s)
+    longest_s = MOST_OVERHEAD_S + protocol.budget_s + protocol.load_s
+    longest_s += max(protocol.warmup_s, protocol.max_warmup_s)
     devices = Counter(slot.device for slot in slots)
     low_s = high_s = 0.0
     for trial in trials:
-        parallel = max(1, devices[trial.run.cell.device])
-        low_s += min(shortest_s(trial, settings), settings.timeout_s) / parallel
-        high_s += min(longest_s(trial, settings), settings.timeout_s) / parallel
+        cell = trial.run.cell
+        trial_s = longest_s
+        if "modes.eager." not in cell.mode.get("_target_", ""):
+            trial_s += COMPILE_S
+        parallel = max(1, devices[cell.device])
+        high_s += min(trial_s, settings.timeout_s) / parallel
+        may_be_dropped = trial.round > 0 and protocol.enough_interval
+        if not may_be_dropped:
+            low_s += min(shortest_s, settings.timeout_s) / parallel
     return f"duration: {between(low_s, high_s)}, from the protocol and usual compile times"
-
-
-def shortest_s(trial: PlannedTrial, settings: Settings) -> float:
-    """Return the least likely seconds of a trial."""
-    protocol = settings.protocol
-    if trial.round > 0 and protocol.enough_interval:
-        return 0.0  # rounds may end early
-    return LEAST_OVERHEAD_S + protocol.warmup_s + min(protocol.min_time_s, protocol.budget_s)
-
-
-def longest_s(trial: PlannedTrial, settings: Settings) -> float:
-    """Return the most likely seconds of a trial."""
-    protocol = settings.protocol
-    warmup_s = max(protocol.warmup_s, protocol.max_warmup_s)
-    seconds = MOST_OVERHEAD_S + warmup_s + protocol.budget_s + protocol.load_s
-    if "modes.eager." not in trial.run.cell.mode.get("_target_", ""):
-        seconds += COMPILE_S
-    return seconds

@@ -92,9 +92,8 @@ def output(command: Sequence[str], timeout_s: float, folder: Path | None = None)
             text=True,
             errors="surrogateescape",
             timeout=timeout_s,
+            check=True,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if done.returncode != 0:
+    except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

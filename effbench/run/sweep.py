@@ -37,6 +37,10 @@ from effbench.store import liveness, secrets
 from effbench.store.connect import folder_of
 from effbench.store.store import Store
 
+EXECUTORS: dict[str, type[LocalExecutor | SlurmExecutor]] = {
+    "local": LocalExecutor,
+    "slurm": SlurmExecutor,
+}
 NEEDS = "trials need Python 3.11 and torch 2.11, or newer, numpy and nvidia-ml-py"
 
 
@@ -194,9 +198,7 @@ def open_sweep(
     """Probe the interpreters of these runs, open the database, and yield the sweep; close all at
     the end. Raises EffbenchError for what cannot run, and KeyboardInterrupt for a Ctrl-C before the
     sweep began."""
-    kind: type[LocalExecutor | SlurmExecutor] = LocalExecutor
-    if settings.executor.name == "slurm":
-        kind = SlurmExecutor
+    kind = EXECUTORS[settings.executor.name]
     kind.check(settings)
     try:
         with (
