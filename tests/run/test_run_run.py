@@ -2,6 +2,7 @@
 full)."""
 
 import os
+import re
 import resource
 import shutil
 from pathlib import Path
@@ -19,6 +20,7 @@ from effbench.run.compile_caches import make_cache_folders
 from effbench.run.interpreters import HERE
 from effbench.run.plan import CellRun, Settings, SweepPlan
 from effbench.run.probe import ProbedMachine
+from effbench.run.progress import Progress
 from effbench.run.sweep import Command, open_sweep
 from effbench.store import Store, liveness
 from effbench.store.schema import SWEEP
@@ -193,32 +195,39 @@ def info(*interpreters, trials=1):
 MATRIX = [a_cell(bs=bs) for bs in (1, 2, 4)]
 
 
+def taken_up(cells=MATRIX, interpreter=HERE, **changed):
+    """Return the recorded sweep if it may be resumed with these cells, interpreter and settings."""
+    words = {"name": "nightly", "label": None, "baseline_mode": "eager", "seed": 0}
+    recorded = info(HERE, trials=0)
+    vars(recorded).update(words, protocol={"rounds": 5, "host_tolerance": 0.1})
+    store = SimpleNamespace(find_sweep=lambda name: recorded, planned=lambda sweep_id: MATRIX)
+    settings = Settings.with_defaults(resume="last", **changed)
+    plan = SweepPlan([CellRun(cell) for cell in cells])
+    facts = info(interpreter).host["environments"]
+    return resume.same_sweep(store, settings, plan, facts, Progress(quiet=True))
+
+
 @pytest.mark.parametrize(
-    ("changed", "cells", "found"),
+    ("changed", "error"),
     [
-        ({"protocol": {"rounds": 20}}, MATRIX, []),
-        ({"protocol": {"rounds": 2}}, MATRIX, ["protocol.rounds=5, not 2"]),
-        ({"sweep": {"name": "x"}}, MATRIX, ["sweep.name=nightly, not x"]),
+        ({"protocol": {"rounds": 2}}, "protocol.rounds=5, not 2"),
+        ({"sweep": {"name": "x"}}, "sweep.name=nightly, not x"),
+        ({"protocol": {"host_tolerance": None}}, "protocol.host_tolerance=0.1, not null"),
+        ({"cells": MATRIX[:2]}, "a different plan: 1 cell missing, 0 additional"),
+        ({"cells": [*MATRIX, a_cell(bs=8)]}, "a different plan: 0 cells missing, 1 additional"),
         (
-            {"protocol": {"host_tolerance": None}},
-            MATRIX,
-            ["protocol.host_tolerance=0.1, not null"],
+            {"interpreter": FOLDER},
+            "interpreters=effbench's own interpreter, not folder=/before",
         ),
-        ({}, MATRIX[:2], ["a different plan: 1 cell missing, 0 additional"]),
-        ({}, [*MATRIX, a_cell(bs=8)], ["a different plan: 0 cells missing, 1 additional"]),
     ],
 )
-def test_what_may_not_differ(changed, cells, found):
-    words = {"name": "nightly", "label": None, "baseline_mode": "eager", "seed": 0}
-    protocol = {"rounds": 5, "host_tolerance": 0.1}
-    facts = {"e0": HERE.facts()}
-    recorded = SimpleNamespace(protocol=protocol, host={"environments": facts}, **words)
-    plan = SweepPlan([CellRun(cell) for cell in cells])
-    settings = Settings.with_defaults(**changed)
-    assert list(resume.differences(recorded, MATRIX, settings, plan, facts)) == found
-    others = {"e0": FOLDER.facts()}
-    *_, last = resume.differences(recorded, MATRIX, settings, plan, others)
-    assert last == "interpreters=effbench's own interpreter, not folder=/before"
+def test_what_may_not_differ(changed, error):
+    with pytest.raises(ResumeError, match=f"^sweep s has {re.escape(error)}; only"):
+        taken_up(**changed)
+
+
+def test_there_may_be_more_rounds():
+    assert taken_up(protocol={"rounds": 20}).id == "s"
 
 
 @pytest.mark.parametrize(
