@@ -138,6 +138,8 @@ def labels(flags: Mapping[Key, Mapping[str, str | None]]) -> dict[Key, dict[str,
 def labelled(rows: Iterable[Result], environments: Iterable[StoredEnvironment]) -> list[Result]:
     """Return results with these `labels`, so that tables and figures can distinguish them."""
     known: dict[str, Any] = labels({row.id: row.flags for row in environments})
+    if not any(known.values()):
+        return list(rows)
     return [replace(row, **known[row.environment_id]) for row in rows]
 
 

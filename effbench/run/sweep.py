@@ -94,22 +94,12 @@ class OpenSweep:
         Raises EffbenchError for an error before the first trial; then nothing is recorded.
         """
         settings, executor = self.settings, self.executor
-        runs = plan.distinct_runs()
-        executor.prepare(runs)
+        executor.prepare(plan.distinct_runs())
         environments = executor.environments
         sweep_id = self.begin(plan)
         logs.write_to(folder_of(settings.db), sweep_id)
         with self.ending(sweep_id):
-            trials = executor.open(sweep_id)
-            showing = self.command.progress.showing(
-                sweep_id,
-                settings,
-                runs,
-                trials,
-                executor.slot_names,
-            )
-            with showing:
-                executor.run_trials(trials)
+            executor.run(sweep_id)
         measured = {
             (result.cell_key, environments.get(result.environment_id)): result.latency_ms
             for result in self.store.results(sweep_id)
@@ -130,9 +120,7 @@ class OpenSweep:
         """Begin, resume or extend the sweep and return its id. Raises ResumeError if the plan of
         the sweep to resume differs."""
         settings, command, store = self.settings, self.command, self.store
-        # empty if they become known later
-        environments = self.executor.environments
-        facts = {key: interpreter.facts() for key, interpreter in environments.items()}
+        facts = self.executor.facts()
         if command.extended_sweep is not None:
             sweep_id = command.extended_sweep
             store.extend_sweep(sweep_id, plan.cells(), plan.overrides)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from effbench.core.cell import Environment, Trial
 from effbench.run.duets import StoppingRule
-from effbench.run.interpreters import Interpreter
+from effbench.run.interpreters import Facts, Interpreter
 from effbench.run.plan import CellRun, PlannedTrial, Settings
 from effbench.run.pool import Pools
 from effbench.run.progress import Progress
@@ -31,10 +31,11 @@ class TrialStore(Protocol):
 
 @dataclass
 class TrialExecutor(ABC):
-    """Runs the trials of one sweep. Its methods are called in this order.
+    """Runs the trials of one sweep: first `check` and `prepare`, then `run`, which calls `open` and
+    `run_trials`.
 
-    `pools`: of the probed interpreters. `environments`: id -> interpreter, as far as they are
-    known; `slot_names`: where trials run. `duet_rule`: see RoundsNeeded.
+    `pools`: of the probed interpreters. `prepare` sets `runs`; `environments`: id -> interpreter,
+    as far as they are known; and `slot_names`: where trials run. `duet_rule`: see RoundsNeeded.
     """
 
     settings: Settings
@@ -42,8 +43,27 @@ class TrialExecutor(ABC):
     progress: Progress
     stop: Event
     environments: dict[str, Interpreter] = field(default_factory=dict, init=False)
+    runs: Sequence[CellRun] = field(default=(), init=False)
     slot_names: Sequence[str] = field(default=(), init=False)
     duet_rule: StoppingRule | None = field(default=None, init=False)
+
+    def facts(self) -> dict[str, Facts]:
+        """Return the facts to record about the interpreter of each known environment."""
+        return {key: interpreter.facts() for key, interpreter in self.environments.items()}
+
+    def run(self, sweep_id: str) -> None:
+        """Run and record the remaining trials of the sweep that has begun, and show the progress.
+        Raises WorkerError."""
+        trials = self.open(sweep_id)
+        showing = self.progress.showing(
+            sweep_id,
+            self.settings,
+            self.runs,
+            trials,
+            self.slot_names,
+        )
+        with showing:
+            self.run_trials(trials)
 
     @staticmethod
     @abstractmethod

@@ -89,18 +89,8 @@ def run_job(request: JobRequest, store: JobStore) -> None:
             store,
         )
         executor.prepare(runs)
-        facts = {key: interpreter.facts() for key, interpreter in executor.environments.items()}
-        store.note_environments(request.sweep_id, facts)
-        trials = executor.open(request.sweep_id)
-        showing = progress.showing(
-            request.sweep_id,
-            settings,
-            runs,
-            trials,
-            executor.slot_names,
-        )
-        with showing:
-            executor.run_trials(trials)
+        store.note_environments(request.sweep_id, executor.facts())
+        executor.run(request.sweep_id)
     if not settings.executor.keep_cache:
         shutil.rmtree(sweep_cache(settings, request.sweep_id), ignore_errors=True)
     store.write(Done())
