@@ -172,8 +172,19 @@ class DuetStep:
         for name, side in self.sides.items():
             if isinstance(side, PeriodSide):
                 side.load()
-            remote = RemoteSide(partner, name, host, self.spins)
-            series[name] = take_pairs(remote, side, timer.rules, budget_s, host)
+            remote = RemoteSide(
+                partner,
+                name,
+                host,
+                self.spins,
+            )
+            series[name] = take_pairs(
+                remote,
+                side,
+                timer.rules,
+                budget_s,
+                host,
+            )
             if timer.watch is not None:
                 timer.watch.look()
         return series
@@ -199,7 +210,12 @@ class DuetStep:
                 waited_ms = run_queue.read_ms() - before_ms
                 if self.spins:
                     settle()
-                partner.send("batch", ms=batch.ms, waited_ms=waited_ms, seconds=seconds)
+                partner.send(
+                    "batch",
+                    ms=batch.ms,
+                    waited_ms=waited_ms,
+                    seconds=seconds,
+                )
         finally:
             os.sched_setaffinity(0, cores)
 
@@ -237,5 +253,10 @@ def figure_of_member(pairs: Pairs, rules: Rules, leads: bool) -> MemberFigure:
     if ratio.is_marked:
         bounds += bounds_of_median(undisturbed_ms) + bounds_of_median(disturbed_ms)
     interval = Interval(value_ms, min(bounds), max(bounds))
-    figure = TimingFigure(interval, Timing(used_ms), disturbed_ms, ratio.is_marked)
+    figure = TimingFigure(
+        interval,
+        Timing(used_ms),
+        disturbed_ms,
+        ratio.is_marked,
+    )
     return MemberFigure(figure, ratio, used)

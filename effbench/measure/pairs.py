@@ -196,7 +196,12 @@ class PeriodSide:
     def load(self) -> None:
         """Load the GPU before the first batch."""
         timer = self.timer
-        load(timer.step, self.rotation, self.calls, LOAD_PART * timer.rules.load_s)
+        load(
+            timer.step,
+            self.rotation,
+            self.calls,
+            LOAD_PART * timer.rules.load_s,
+        )
 
     def batch(self) -> TimedBatch:
         """Time a batch by events around it."""
@@ -256,7 +261,12 @@ def take(side: TimedSide, host: HostWatch | None) -> TimedBatch:
     return replace(batch, is_disturbed=True)
 
 
-def is_done(pairs: Pairs, rules: Rules, budget_s: float, seconds: float) -> bool:
+def is_done(
+    pairs: Pairs,
+    rules: Rules,
+    budget_s: float,
+    seconds: float,
+) -> bool:
     """Return whether the ratio is precise enough, or the time is up. `seconds`: since the first
     pair began."""
     number = pairs.count

@@ -123,6 +123,10 @@ class Timing:
     calls_per_block: int = 1
     steady: bool = False
 
+    @property
+    def count(self) -> int:
+        return len(self.samples_ms) + len(self.disturbed_ms)
+
     def drop(self, first: int) -> None:
         """Move the samples from `first` on to those that do not count."""
         self.disturbed_ms += self.samples_ms[first:]
@@ -173,7 +177,13 @@ class Timing:
         varies = not is_marked and high > max(SPREAD, rules.tolerance) * low
         if is_marked or varies:
             median = Interval(median.value, low, high)
-        return TimingFigure(median, used, self.disturbed_ms, is_marked, varies)
+        return TimingFigure(
+            median,
+            used,
+            self.disturbed_ms,
+            is_marked,
+            varies,
+        )
 
 
 @dataclass(frozen=True)
@@ -262,7 +272,12 @@ def play(step: Step, rotation: Iterator[Inputs], calls: int) -> None:
         step(*args, **kwargs)
 
 
-def load(step: Step, rotation: Iterator[Inputs], calls: int, seconds: float) -> None:
+def load(
+    step: Step,
+    rotation: Iterator[Inputs],
+    calls: int,
+    seconds: float,
+) -> None:
     """Call the step for `seconds`, so that the GPU's power control adapts to the load."""
     end = torch.cuda.Event()
     until = time.perf_counter() + seconds
@@ -328,23 +343,22 @@ class Timer:
         began = time.perf_counter()
         until = began + self.rules.patience * budget_s
         while True:
-            passes = self.next_passes(result, seconds, budget_s)
             deadline = self.deadline(result, began, until)
-            if not passes:
-                if deadline == until or time.perf_counter() >= deadline:
-                    return result
-                passes = 1
+            is_late = time.perf_counter() >= deadline
+            if self.host and result.count and is_late:
+                return result
+            passes = self.next_passes(result, seconds, budget_s)
+            if not passes and (is_late or deadline == until):
+                return result
             kept, lost = len(result.samples_ms), len(result.disturbed_ms)
             elapsed = self.call_watched(
                 rotation,
-                passes * self.whole,
+                max(1, passes) * self.whole,
                 result,
                 deadline,
             )
             if self.counts(result, kept, lost):
                 seconds += elapsed
-            if self.host and time.perf_counter() >= self.deadline(result, began, until):
-                return result
 
     def counts(self, result: Timing, kept: int, lost: int) -> bool:
         """Return whether the GPU was undisturbed while the newest samples were taken: those from
@@ -374,8 +388,7 @@ class Timer:
 
     def deadline(self, result: Timing, began: float, until: float) -> float:
         """Return when the latency timer ends: `until`, or later while a few calls are missing."""
-        calls = len(result.samples_ms) + len(result.disturbed_ms)
-        if self.whole > 1 or calls >= min(FEWEST_CALLS, self.rules.max_samples):
+        if self.whole > 1 or result.count >= min(FEWEST_CALLS, self.rules.max_samples):
             return until
         return max(until, began + LONGEST_S)
 
@@ -460,7 +473,7 @@ class Timer:
             elapsed = blocks.time(min(count, MOST_BLOCKS), result)
             if self.counts(result, kept, lost):
                 seconds += elapsed
-            if host and (result.samples_ms or result.disturbed_ms):
+            if host and result.count:
                 if time.perf_counter() >= until:
                     return result
                 host.calm()
@@ -650,7 +663,12 @@ def is_steady(samples: Sequence[float]) -> bool:
     return abs(second - first) <= STEADY * first
 
 
-def next_batch(samples: list[float], seconds: float, rules: Rules, budget_s: float) -> int:
+def next_batch(
+    samples: list[float],
+    seconds: float,
+    rules: Rules,
+    budget_s: float,
+) -> int:
     """Return how many samples to take before the next decision. Return 0 if the minimum samples and
     time are reached and the median is precise enough, or if the budget is spent."""
     if not samples:

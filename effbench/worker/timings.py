@@ -242,9 +242,8 @@ class Timings:
         crowding = few = None
         if host is not None:
             crowding = host.crowding
-        calls = len(latency.samples_ms) + len(latency.disturbed_ms)
-        if self.rules.is_too_few(calls):  # no other trial of the cell supports them
-            few = too_few(count(calls, "call"))
+        if self.rules.is_too_few(latency.count):  # no other trial of the cell supports them
+            few = too_few(count(latency.count, "call"))
         measured.disturbance = crowding or measured.disturbance
         figures = measured.figures
         if not self.workload.has_varied_calls:
