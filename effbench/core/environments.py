@@ -147,16 +147,21 @@ def short_names(paths: Sequence[str | None], none: str) -> list[str]:
     """Return a short name that distinguishes each path: `a` and `b` for `/venvs/a/bin/python` and
     `/venvs/b/bin/python`; the whole path if no part of it does. None becomes `none`."""
     distinct = list(dict.fromkeys(path for path in paths if path is not None))
-    folders = [environment_folder(PurePath(path)) for path in distinct]
-    if len(set(folders)) < len(distinct):
-        folders = list(map(PurePath, distinct))
+    known = dict(zip(distinct, distinguishing_names(distinct), strict=True))
+    return [none if path is None else known[path] for path in paths]
+
+
+def distinguishing_names(paths: Sequence[str]) -> Sequence[str]:
+    """Return the last part of each path that differs from those of the others, or the paths."""
+    folders = [environment_folder(PurePath(path)) for path in paths]
+    if len(set(folders)) < len(paths):
+        folders = [PurePath(path) for path in paths]
     while len(folders) > 1 and len({folder.name for folder in folders}) == 1:
         folders = [folder.parent for folder in folders]
     names = [folder.name for folder in folders]
     if not all(names) or len(set(names)) < len(names):
-        names = distinct
-    known = dict(zip(distinct, names, strict=True))
-    return [none if path is None else known[path] for path in paths]
+        return paths
+    return names
 
 
 def environment_folder(interpreter: PurePath) -> PurePath:

@@ -172,18 +172,22 @@ class Table:
         for column in self.used:
             justify: Literal["left", "right"] = "right" if column.numeric else "left"
             drawn.add_column(escape(column.heading), justify=justify, overflow="fold")
-        labels = [index for index, column in enumerate(self.used) if column.once]
         before: list[Shown] = []
         for cells in self.cells:
             if lines and before and cells[0] != before[0]:
                 drawn.add_section()
-            texts = [shown.rich for shown in cells]
-            if before and all(cells[index] == before[index] for index in labels):
-                for index in labels:
-                    texts[index] = ""
-            drawn.add_row(*texts)
+            drawn.add_row(*self._texts(cells, before))
             before = cells
         return drawn
+
+    def _texts(self, cells: Sequence[Shown], before: Sequence[Shown]) -> list[str]:
+        """Return the markup of a row. Labels that are all those of the row before are left out."""
+        texts = [shown.rich for shown in cells]
+        labels = [index for index, column in enumerate(self.used) if column.once]
+        if before and all(cells[index] == before[index] for index in labels):
+            for index in labels:
+                texts[index] = ""
+        return texts
 
     def _markdown(self) -> str:
         lines = [
