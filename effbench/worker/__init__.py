@@ -12,5 +12,5 @@
 | check | what do behaviour checks give? |
 
 A trial goes from a `TrialRequest` to `Timing` and `Pairs` (samples), `TimingFigure` (their median),
-`StepTiming` and `PairedSpeedups` (what timing found), and `Trial`, its record.
+`StepTiming` and `PairedSpeedup` (what timing found), and `Trial`, its record.
 """
