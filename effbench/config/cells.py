@@ -123,7 +123,7 @@ def split(jobs: Sequence[Job]) -> tuple[list[Cell], Settings]:
     first = jobs[0].config
     cells = []
     for job in jobs:
-        validate(job.config)
+        validate(job.config, job.words)
         for name in OF_SWEEP:
             if getattr(job.config, name) != getattr(first, name):
                 raise ConfigError(

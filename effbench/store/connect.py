@@ -11,13 +11,15 @@ import os
 import re
 import shlex
 import sqlite3
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, event, exc
@@ -33,12 +35,19 @@ from effbench.store.values import dump_json
 
 #: A URL, or the path of a SQLite file.
 DatabaseUrl: TypeAlias = str | os.PathLike[str]
+R = TypeVar("R")
 ELSEWHERE = "choose another database (db=URL for a sweep, --db URL for a command)"
-#: How long a locked SQLite file is waited for.
+#: How long a locked SQLite file, or a PostgreSQL server that was reached before, is waited for.
 BUSY_TIMEOUT_S = 30.0
+POLL_S = 0.2
+#: A closed connection, a deadlock and a lock pass at once: no message before this time.
+SILENT_S = 0.5
 WRITE_OPTION = "effbench_write"
 #: What messages call the database of an engine.
 NAME_OPTION = "effbench_name"
+#: SQLSTATE of errors after which a second attempt may succeed: connection exception, operator
+#: intervention (shutdown, crash), serialization failure, deadlock, lock timeout.
+_LOST = ("08", "57P", "40001", "40P01", "55P03")
 #: Options of libpq: a connection to a machine that was switched off does not hang for hours, and a
 #: database may have other settings, with which psycopg fails to read dates and text, or PostgreSQL
 #: rounds floats.
@@ -284,7 +293,38 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error | ValueError, name: str) 
     return StoreError(f"{name}: {text}")
 
 
-def _first_line(error: BaseException) -> str:
+def _is_lost(error: BaseException | None) -> bool:
+    """Return whether a server's connection broke, or another transaction was in the way."""
+    cause: Any = getattr(error, "orig", None)
+    if not isinstance(error, exc.OperationalError) or not hasattr(cause, "sqlstate"):
+        return False
+    # psycopg has no code for what it finds out itself, such as a closed socket
+    return cause.sqlstate is None or str(cause.sqlstate).startswith(_LOST)
+
+
+def repeated(attempt: Callable[[], R], name: str) -> R:
+    """Return what `attempt` returns. Repeat it for BUSY_TIMEOUT_S while the server of the database
+    `name` restarts, or another transaction is in the way."""
+    began = time.monotonic()
+    is_reported = False
+    while True:
+        try:
+            return attempt()
+        except StoreError as error:
+            if not _is_lost(error.__cause__):
+                raise
+            reason = _first_line(error.__cause__)
+            waited_s = time.monotonic() - began
+            if waited_s > BUSY_TIMEOUT_S:
+                what = f"{name} was not reachable for {BUSY_TIMEOUT_S:g} s"
+                raise StoreError(f"{what}: {reason}") from error
+            if waited_s > SILENT_S and not is_reported:
+                print(f"effbench: waiting for {name}: {reason}", file=sys.stderr, flush=True)
+                is_reported = True
+            time.sleep(POLL_S)
+
+
+def _first_line(error: BaseException | None) -> str:
     cause = getattr(error, "orig", None) or error
     return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
 

@@ -52,8 +52,11 @@ def writes(query: Query[P, R]) -> Method[P, R]:
 def method_of(query: Query[P, R], begin: Begin) -> Method[P, R]:
     @wraps(query)
     def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with begin(store) as connection:
-            return query(connection, *args, **kwargs)
+        def attempt() -> R:
+            with begin(store) as connection:
+                return query(connection, *args, **kwargs)
+
+        return connect.repeated(attempt, store.name)
 
     return method
 
@@ -63,8 +66,9 @@ class Store(connect.Database):
 
     Every method is one transaction, and raises StoreError if the database fails. Several processes
     may write to one database: each waits for the other's transaction (on SQLite at most 30 s, then
-    it raises StoreError). Each query is a function of this package that takes a connection, so that
-    several can share a transaction; it documents the method.
+    it raises StoreError). A server that restarts is waited for, also 30 s. Each query is a function
+    of this package that takes a connection, so that several can share a transaction; it documents
+    the method.
     """
 
     @classmethod
