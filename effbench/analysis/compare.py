@@ -252,21 +252,21 @@ def one_baseline(
     """Return which of these baselines with one name is set on the `hardware` (empty: any) that `on`
     selects. Raises NothingFoundError if none is, UsageError if several are."""
     name = known[0].name
-    places = ", ".join(baseline.hardware for baseline in known)
+    places = [baseline.hardware for baseline in known]
     wanted = hardware
     if on is not None:
         # match all known hardware, so that L4 never selects an L40S; `on` may also name an
         # interpreter
-        asked = matching.matching(on, [*hardware, *(baseline.hardware for baseline in known)])
+        asked = matching.matching(on, [*hardware, *places])
         wanted = [place for place in asked if place in hardware] or asked or hardware
     fitting = [baseline for baseline in known if not wanted or baseline.hardware in wanted]
     if not fitting:
         raise NothingFoundError(
-            f"baseline {name!r} is set on {places}, not on {', '.join(wanted)}; effbench baseline"
-            f" set {name} SWEEP sets another"
+            f"baseline {name!r} is set on {', '.join(places)}, not on {', '.join(wanted)};"
+            f" effbench baseline set {name} SWEEP sets another"
         )
     if len(fitting) > 1:
-        raise UsageError(f"baseline {name!r} is set on {places}; choose one with --on")
+        raise UsageError(f"baseline {name!r} is set on {', '.join(places)}; choose one with --on")
     return fitting[0]
 
 

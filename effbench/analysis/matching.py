@@ -252,16 +252,22 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
         for key, known in side.environments.items():
             words[key] = {*astuple(Location.of(known)), known.torch_version}
     wanted = set(matching(on, set().union(*words.values())))
-    limited = [side.within([key for key in words if words[key] & wanted]) for side in sides]
-    if not any(side.environments for side in limited):
-        titles = " or ".join(dict.fromkeys(side.title for side in sides))
-        machines = machine_names(machine for side in sides for machine in side.machines)
-        places = ", ".join(machines.values()) or "nothing yet"
-        raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {places}")
-    for index, side in enumerate(sides):
-        if not limited[index].environments:
-            limited[index] = side
+    chosen = [key for key, known_as in words.items() if known_as & wanted]
+    if not chosen:
+        raise NothingFoundError(nothing_on(sides, on))
+    limited = []
+    for side in sides:
+        part = side.within(chosen)
+        limited.append(part if part.environments else side)
     return limited
+
+
+def nothing_on(sides: Sequence[Side], on: str) -> str:
+    """Return that no trial ran there, and where the trials ran."""
+    titles = " or ".join(dict.fromkeys(side.title for side in sides))
+    machines = machine_names(machine for side in sides for machine in side.machines)
+    places = ", ".join(machines.values()) or "nothing yet"
+    return f"no trial of {titles} on {on!r}; trials ran on {places}"
 
 
 def on_one_machine(

@@ -432,7 +432,7 @@ def judge_ratio(
     change.high = test.high
     change.p_value = test.p_value
     # these may be means over compilations, like those of results
-    if test.before is not None and test.after is not None:
+    if test.before is not None:
         change.before = test.before
         change.after = test.after
     difference = (change.after or 0.0) - (change.before or 0.0)
@@ -441,9 +441,8 @@ def judge_ratio(
         return
     change.floor = limit.floor
     if pair.is_launch_bound and change.metric in HOST_METRICS:
-        change.host_noise = test.smallest_slowdown or 0.0
-        if not is_paired:
-            change.host_noise = max(change.host_noise, HOST_CHANGE)
+        least = 0.0 if is_paired else HOST_CHANGE
+        change.host_noise = max(test.smallest_slowdown or 0.0, least)
     if test.p_value is None:
         change.doubt("a side has only one trial, so the spread is unknown")
 

@@ -30,28 +30,15 @@ def winners(point: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
     if len(ok) < 2 or all(row.result.trials == 1 for row in ok):
         return []
     decisive = _decisive_metric(ok, metric)
-    if decisive not in INTERVALS:
+    unmarked = _candidates(ok, decisive)
+    if not unmarked:
         return []
-    unmarked = [row for row in ok if _is_candidate(row.result, decisive)]
-    # the baseline's ratio of 1 was not measured: it wins against none that is marked
-    if not unmarked or (decisive in SPEEDUPS and all(row.result.is_baseline for row in unmarked)):
-        return []
-    first = min(unmarked, key=lambda row: _cost(row.result, decisive).value)
-    best = first.result
+    winning = _best_and_ties(unmarked, decisive)
+    best = winning[0].result
     if why_marked(best, metric) is not None:
         return []
-    winning = [first]
-    for row in unmarked:
-        is_worse = is_less(_cost(best, decisive), _cost(row.result, decisive))
-        if row is not first and not is_worse:
-            winning.append(row)
-    for row in ok:
-        if row in winning:
-            continue
-        is_tied = _is_tied_baseline(row.result, best, metric)
-        if is_tied or _may_be_better(row.result, best, decisive):
-            winning.append(row)
-    return winning
+    others = [row for row in ok if row not in winning]
+    return winning + [row for row in others if _ties(row.result, best, metric, decisive)]
 
 
 def _decisive_metric(rows: Sequence[LabelledRow], metric: str) -> str:
@@ -66,9 +53,27 @@ def _decisive_metric(rows: Sequence[LabelledRow], metric: str) -> str:
     return SPEEDUPS[metric]
 
 
-def _is_candidate(result: Result, metric: str) -> bool:
-    """Return whether a result has a figure that is not marked."""
-    return (result.value(metric) or 0) > 0 and why_marked(result, metric) is None
+def _candidates(rows: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
+    """Return the rows whose figure is not marked; none for metrics without intervals, and if that
+    is only the baseline's speedup, whose ratio of 1 was not measured."""
+    if metric not in INTERVALS:
+        return []
+    unmarked = []
+    for row in rows:
+        if (row.result.value(metric) or 0) > 0 and why_marked(row.result, metric) is None:
+            unmarked.append(row)
+    if metric in SPEEDUPS and all(row.result.is_baseline for row in unmarked):
+        return []
+    return unmarked
+
+
+def _best_and_ties(rows: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
+    """Return the row with the best figure, then those whose difference from it is not significant,
+    which all are if it has no interval."""
+    best = min(rows, key=lambda row: _cost(row.result, metric).value)
+    least = _cost(best.result, metric)
+    others = [row for row in rows if row is not best]
+    return [best, *(row for row in others if not is_less(least, _cost(row.result, metric)))]
 
 
 def _cost(result: Result, metric: str) -> LogEstimate:
@@ -77,6 +82,11 @@ def _cost(result: Result, metric: str) -> LogEstimate:
     if METRICS[metric].better is Better.HIGHER:
         return replace(estimate, value=-estimate.value)
     return estimate
+
+
+def _ties(result: Result, best: Result, metric: str, decisive: str) -> bool:
+    """Return whether a result that is marked or worse than the best one still ties with it."""
+    return _is_tied_baseline(result, best, metric) or _may_be_better(result, best, decisive)
 
 
 def _is_tied_baseline(result: Result, best: Result, metric: str) -> bool:

@@ -46,9 +46,9 @@ def run(args: argparse.Namespace) -> int:
     if form == "db":
         return write_sweeps(args)
     with Store.open(args.db, mode="read") as store:
-        given = args.sweep or ["last"]  # an empty database is an error
-        ids = list(dict.fromkeys(store.find_sweep(reference).id for reference in given))
-        rows = map(result_row, store.stream_results(ids if args.sweep else []))
+        store.find_sweep("last")  # an empty database is an error
+        ids = dict.fromkeys(store.find_sweep(reference).id for reference in args.sweep)
+        rows = map(result_row, store.stream_results(list(ids)))
         if form == "csv":
             options.write(csv_text(rows), args)
         else:
