@@ -20,7 +20,6 @@ from effbench.core.printable import one_line
 from effbench.core.settings import Config
 from effbench.models.catalog import LIBRARIES
 from effbench.models.presets import canonical
-from effbench.models.spec import length_dims, parse_inputs
 from effbench.run import dry_run, interpreters
 from effbench.run.plan import OF_SWEEP, CellRun, Settings, SweepPlan
 from effbench.run.pool import Pools
@@ -136,11 +135,8 @@ def split(jobs: Sequence[Job]) -> tuple[list[Cell], Settings]:
 
 def cell_of(config: Config) -> Cell:
     """Return the cell of a configuration, in which device and dtype may be `auto`. Raises
-    ConfigError if its stream and its inputs do not fit."""
+    ConfigError for an invalid stream."""
     stream = streams.resolve(vars(config.stream))
-    inputs = config.model.inputs
-    if stream and inputs and "dim" in stream:
-        length_dims(parse_inputs(inputs), stream["dim"], max(stream["sizes"]))
     of_phase: dict[str, Any] = {}
     if config.phase in OF_PHASES:  # must not affect keys of cells of other phases
         of_phase[config.phase] = dict(vars(getattr(config, config.phase)))

@@ -209,15 +209,15 @@ def config_of(values: Values) -> Config:
 
 
 def with_batch_size(values: Values, is_given: bool) -> Values:
-    """Return the values with the largest size of a stream of batch sizes as `bs`. Raises
-    ConfigError if another one is given."""
+    """Return the values with the largest size of a stream as `bs`. Raises ConfigError if another
+    one is given."""
     if values["stream"]["name"] == streams.NONE:
         return values
     stream = {}
     for name, value in resolved(values, "stream").items():  # a reference may have any type
         stream[name] = checked(SETTINGS[f"stream.{name}"], value)
     sizes = streams.sizes_of(stream)
-    if sizes is None or stream["dim"] is not None:
+    if sizes is None:
         return values
     given, largest = values["bs"], max(sizes)
     if given != largest and (is_given or given != Config.bs):

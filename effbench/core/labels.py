@@ -59,7 +59,6 @@ _COVERED = frozenset(
         "mode.name",
         "stream.samples_per_call",
         "stream.sizes",
-        "stream.dim",
     }
 )
 ABSENT = "—"

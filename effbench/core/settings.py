@@ -131,7 +131,7 @@ class Numerics:
 
 @dataclass
 class Stream:
-    """A sequence of sizes instead of a single one; streams.KINDS lists the settings of each
+    """A sequence of batch sizes instead of a single one; streams.KINDS lists the settings of each
     kind."""
 
     # kind of stream, set by `stream=`
@@ -140,8 +140,6 @@ class Stream:
     low: LargestSize | None = None  # smallest size
     high: LargestSize | None = None  # largest size
     rate: Rate | None = None  # `arrivals`: average requests per second
-    # `uniform`, `csv`: dimension of the inputs that varies; null: the batch
-    dim: AtLeast1 | None = None
     seed: Integer | None = None  # seed of a generated stream
     path: str | None = None  # `csv`: file with one size per line
 

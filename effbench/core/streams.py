@@ -1,4 +1,4 @@
-"""Streams of batch sizes, as in a server, or of lengths: drawn from a seed, or read from a file.
+"""Streams of batch sizes, as in a server: drawn from a seed, or read from a file.
 
 `settings.Stream` gives the types and bounds of the settings; here is which kind has which of them.
 """
@@ -20,12 +20,11 @@ NONE = "none"
 UNIFORM = "uniform"
 CSV = "csv"
 ARRIVALS = "arrivals"
-#: Kind -> its settings with their defaults; conf/stream/ explains them. `dim` may stay None, the
-#: batch.
+#: Kind -> its settings with their defaults; conf/stream/ explains them.
 KINDS: dict[str, dict[str, Any]] = {
     NONE: {},
-    UNIFORM: {"length": 256, "low": 1, "high": 64, "dim": None, "seed": 0},
-    CSV: {"path": None, "dim": None},
+    UNIFORM: {"length": 256, "low": 1, "high": 64, "seed": 0},
+    CSV: {"path": None},
     ARRIVALS: {"rate": 100.0, "high": 64, "seed": 0},
 }
 MOST = 100_000  # calls of one pass
@@ -42,7 +41,7 @@ def check(settings: Mapping[str, Any]) -> str:
             having = " or ".join(other for other, names in KINDS.items() if name in names)
             raise ConfigError(f"stream.{name} requires stream={having}")
     for name in known:
-        if name != "dim" and settings.get(name) is None:
+        if settings.get(name) is None:
             raise ConfigError(f"stream.{name} is missing; stream={kind} requires it")
     if kind == UNIFORM and settings["high"] < settings["low"]:
         raise ConfigError(
@@ -67,17 +66,17 @@ def sizes_of(settings: Mapping[str, Any]) -> list[int] | None:
 
 
 def resolve(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a cell's `stream`: a unique `name`, `sizes`, and the mean `samples_per_call` or, if
-    the sizes are not those of the batch, their `dim`; None without a stream. For a file it holds
-    the content, not the path. Arrivals also have `rate` and `seed`, which are labels of their
-    own."""
+    """Return a cell's `stream`: a unique `name`, `sizes`, and the mean `samples_per_call`;
+    None without a stream. For a file it holds the content, not the path. Arrivals also have `rate`
+    and `seed`, which are labels of their own."""
     sizes = sizes_of(settings)
     if sizes is None:
         return None
-    stream: dict[str, Any] = {"name": name_of(settings, sizes), "sizes": sizes}
-    if settings.get("dim") is not None:
-        return {**stream, "dim": settings["dim"]}
-    stream["samples_per_call"] = sum(sizes) / len(sizes)
+    stream: dict[str, Any] = {
+        "name": name_of(settings, sizes),
+        "sizes": sizes,
+        "samples_per_call": sum(sizes) / len(sizes),
+    }
     if settings["name"] == ARRIVALS:
         rate = settings["rate"]
         stream["rate"] = int(rate) if rate == int(rate) else rate
@@ -88,13 +87,13 @@ def resolve(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 def name_of(settings: Mapping[str, Any], sizes: Sequence[int]) -> str:
     """Return a name of a stream that tells it from all others, except arrivals, whose rate does."""
     kind: str = settings["name"]
-    words = [kind]
     if kind == ARRIVALS:
         return kind
     if kind == CSV:
-        words.append(hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:8])
+        return f"{kind} {hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:8]}"
+    words = [kind]
     for name, default in KINDS[kind].items():
-        if name != "path" and settings[name] != default:
+        if settings[name] != default:
             words.append(f"{name}={settings[name]}")
     return " ".join(words)
 

@@ -110,26 +110,17 @@ def as_arguments(values: Sequence[Any], names: Collection[str]) -> Inputs:
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch sizes of the calls in order, which are several only for a stream, and the dimension
-    of each input that calls vary, by default the batch, or None: first of those by position, then
-    of those by name."""
+    """The batch sizes of the calls in order, which are several only for a stream, and the batch
+    dimension of each input, or None: first of those by position, then of those by name."""
 
     sizes: tuple[int, ...]
     dims: tuple[int | None, ...]
 
     @classmethod
-    def of(
-        cls,
-        specs: Mapping[str, InputSpec],
-        sizes: Sequence[int],
-        dims: Mapping[str, int | None] | None = None,
-    ) -> Batch:
-        """Return the batch of these inputs. `dims`: the dimension of each that calls vary; None:
-        the batch."""
-        if dims is None:
-            dims = {name: spec.batch_dim for name, spec in specs.items()}
-        names = sorted(specs, key=lambda name: specs[name].keyword)
-        return cls(tuple(sizes), tuple(dims[name] for name in names))
+    def of(cls, specs: Mapping[str, InputSpec], sizes: Sequence[int]) -> Batch:
+        """Return the batch of these inputs."""
+        ordered = sorted(specs.values(), key=lambda spec: spec.keyword)
+        return cls(tuple(sizes), tuple(spec.batch_dim for spec in ordered))
 
 
 def cut(value: Tensor, dim: int | None, size: int) -> Tensor:

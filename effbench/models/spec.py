@@ -103,23 +103,3 @@ def check_values(where: str, spec: InputSpec) -> None:
             f"{where}: {spec.dtype} requires low and high (values in [low, high)), or value for a"
             " constant"
         )
-
-
-def length_dims(specs: Mapping[str, InputSpec], dim: int, largest: int) -> dict[str, int | None]:
-    """Return which dimension of each input a stream of lengths up to `largest` varies: `dim`,
-    counted with the batch, of the first input that has it and of others that are as long there;
-    None for the rest. Raises ConfigError."""
-    lengths = {
-        name: spec.full_shape(0)[dim]
-        for name, spec in specs.items()
-        if spec.batch_dim not in (None, dim) and dim <= len(spec.shape)
-    }
-    if not lengths:
-        raise ConfigError(f"stream.dim={dim}: no input has this dimension besides its batch")
-    first, length = next(iter(lengths.items()))
-    if largest > length:
-        raise ConfigError(
-            f"stream.dim={dim}: the largest size {largest} exceeds dimension {dim} of the input"
-            f" {first}, which is {length}; set stream.high={length}"
-        )
-    return {name: dim if lengths.get(name) == length else None for name in specs}

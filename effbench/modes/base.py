@@ -80,8 +80,6 @@ class Mode(ABC):
     phases: tuple[str, ...] = ("inference", "generate")
     #: Whether the step accepts only one shape, and hence no stream.
     static_shape: bool = False
-    #: Whether the step accepts only one size of each dimension except the batch.
-    static_lengths: bool = False
     #: Whether the optimizer's step is part of a CUDA graph in training.
     captures_step: bool = False
     #: Whether the mode compiles C++ on all devices.
@@ -93,7 +91,7 @@ class Mode(ABC):
     #: Set by the worker before `prepare` if the mode `stores_weights`: a hash of the module's
     #: state.
     weights: str = "unknown"
-    #: Set by the worker before `prepare`: the dimension of each input that calls vary, and their
+    #: Set by the worker before `prepare`: the batch dimension of each input, and the calls'
     #: batch sizes.
     batch: Batch
     #: Set by the worker before `prepare`: a folder shared by this cell's trials in this sweep, or

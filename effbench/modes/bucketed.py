@@ -46,7 +46,6 @@ class BucketedGraph(Mode):
     #: Of an earlier version; it stays so that the keys of older cells stay valid.
     guard: Literal[None] = None
 
-    static_lengths = True
     writes_state = False  # padding also writes to rows beyond the batch
 
     def __post_init__(self) -> None:

@@ -21,8 +21,8 @@ Dynamic = Literal[None, True, False, "marked"]
 class Compiled(Mode):
     """torch.compile with Inductor. `mode`: one of torch.compile's modes, or None. `options`:
     Inductor's options, which override those of the mode (torch.compile itself accepts only one of
-    the two). `dynamic`: null, true, false, or `marked` for the batch, or the dimension that a
-    stream varies. `regional`: compile only repeated blocks (`compile_blocks`)."""
+    the two). `dynamic`: null, true, false, or `marked` for the batch. `regional`: compile
+    only repeated blocks (`compile_blocks`)."""
 
     mode: str | None = "default"
     fullgraph: bool = False

@@ -6,7 +6,6 @@ import functools
 
 from effbench.core.cell import Cell
 from effbench.models.inputs import Batch, Inputs, as_arguments, cut
-from effbench.models.spec import length_dims
 from effbench.modes.base import Mode
 from effbench.workloads.base import InputSets, Specs, make_sets
 from effbench.workloads.inference import Inference
@@ -18,17 +17,12 @@ def sizes_of(cell: Cell) -> list[int]:
     return sizes
 
 
-def dim_of(cell: Cell) -> int | None:
-    """Return the dimension that calls vary, with the batch counted; None: the batch itself."""
-    return (cell.stream or {}).get("dim")
-
-
 def slice_sets(cell: Cell, specs: Specs, sets: int) -> InputSets:
     """Return the inputs of a stream.
 
-    They are slices of `sets` sets of the largest size, so that a long stream of batch sizes takes
-    no more memory. All distinct sizes are checked, in descending order and with different values
-    than their neighbours, so that a check reveals stale values of a larger input in buffers.
+    They are slices of `sets` sets of the largest size, so that a long stream takes no more
+    memory. All distinct sizes are checked, in descending order and with different values than their
+    neighbours, so that a check reveals stale values of a larger input in buffers.
     """
     whole = make_sets(cell, specs, sets)
     sizes = sizes_of(cell)
@@ -55,7 +49,7 @@ class StreamCalls(Inference):
 
     @classmethod
     def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
-        if mode.static_shape or (mode.static_lengths and dim_of(cell) is not None):
+        if mode.static_shape:
             return (
                 "this mode has one static shape, but a stream has many: use one size (stream=none),"
                 " or bucketed-graph for many batch sizes"
@@ -64,11 +58,7 @@ class StreamCalls(Inference):
 
     @classmethod
     def batch(cls, cell: Cell, specs: Specs) -> Batch:
-        dim = dim_of(cell)
-        if dim is None:
-            return Batch.of(specs, sizes_of(cell))
-        dims = length_dims(specs, dim, max(sizes_of(cell)))
-        return Batch.of(specs, [cell.bs], dims)
+        return Batch.of(specs, sizes_of(cell))
 
     def make_inputs(self, sets: int) -> None:
         self.inputs = slice_sets(self.cell, self.specs, sets)

@@ -145,15 +145,3 @@ def test_stored_overrides_are_without_those_that_have_no_effect(cell_of, job_of)
     job = job_of(["mode=eager", "+mode.fullgraph=true", "bs=2", "training.lr=1"])
     cell = cell_of("mode=eager", "bs=2")  # the baseline without settings of other modes
     assert cells.overrides_of_cell(job, cell) == ["mode=eager", "bs=2"]
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["stream.dim=1", "stream.high=64"], "exceeds dimension 1 of the input x, which is 4"),
-        (["stream.dim=2", "stream.high=4"], "no input has this dimension"),
-    ],
-)
-def test_lengths_must_fit_the_inputs(cell_of, words, error):
-    with pytest.raises(ConfigError, match=error):
-        cell_of(*CUSTOM, "model.module._target_=a.Net", "stream=uniform", *words)

@@ -102,7 +102,7 @@ def test_refusals(given, expected):
 
 def resolved(stream):
     made = streams.resolve(stream)
-    bs = 8 if made is None or "dim" in made else max(made["sizes"])
+    bs = 8 if made is None else max(made["sizes"])
     return Cell(**{**PLAIN, "bs": bs, "stream": made})
 
 

@@ -8,29 +8,28 @@ import torch
 from own_cells import cpu_cell
 from whole_sweeps import results_of, trials_of
 
-from effbench.models.inputs import Batch
 from effbench.models.spec import parse_inputs
-from effbench.workloads.stream import StreamCalls, slice_sets
+from effbench.workloads.stream import slice_sets
 
 SPECS = parse_inputs({"x": {"shape": [3]}, "scale": {"shape": [3], "batch_dim": None}})
-IMAGES = parse_inputs({"x": {"shape": [3, 4, 5]}})
-SEQUENCES = parse_inputs(
-    {
-        "mask": {"shape": [1, 6], "batch_dim": None},
-        "ids": {"shape": [6, 2]},
-        "features": {"shape": [9]},
-        "positions": {"shape": [6], "keyword": True},
-    }
-)
 
 
-def cell_of(sizes, bs=5, **more):
-    return cpu_cell(bs, stream={"name": "s", "sizes": sizes, **more})
+def cell_of(sizes):
+    return cpu_cell(5, stream={"name": "s", "sizes": sizes})
 
 
-def tensors(given):
-    args, kwargs = given
-    return [*args, *kwargs.values()]
+def test_each_input_has_its_own_batch_dimension():
+    specs = parse_inputs(
+        {
+            "mask": {"shape": [6, 6], "batch_dim": None},
+            "later": {"shape": [6], "keyword": True},
+            "turned": {"shape": [6, 2], "batch_dim": 1},
+        }
+    )
+    (args, kwargs), *_ = slice_sets(cell_of([2, 5]), specs, 2).timed
+    shapes = [tuple(value.shape) for value in (*args, kwargs["later"])]
+    assert shapes == [(6, 6), (6, 2, 2), (2, 6)]
+    assert args[1].is_contiguous()
 
 
 def test_inputs_are_slices_of_shared_tensors():
@@ -39,16 +38,6 @@ def test_inputs_are_slices_of_shared_tensors():
     assert [len(x) for x in firsts] == [2, 5, 1, 2, 5, 1, 4]
     assert len({x.untyped_storage().data_ptr() for x in firsts}) == 3
     assert timed[0] is timed[3], "the same set and size is one entry"
-
-
-def test_lengths_vary_the_inputs_that_have_them():
-    cell = cell_of([2, 6, 2], bs=4, dim=1)
-    assert StreamCalls.batch(cell, SEQUENCES) == Batch((4,), (None, 1, None, 1))
-    sets = slice_sets(cell, SEQUENCES, 2)
-    shapes = [[tuple(value.shape) for value in tensors(given)] for given in sets.timed[:2]]
-    assert shapes == [[(1, 6), (4, 2, 2), (4, 9), (4, 2)], [(1, 6), (4, 6, 2), (4, 9), (4, 6)]]
-    assert [args[1].shape[1] for args, _ in sets.checked] == [6, 2]
-    assert all(args[1].is_contiguous() for args, _ in sets.timed)
 
 
 @pytest.mark.parametrize(("sizes", "sets"), [([2, 5, 1, 2, 5, 4, 4], 3), ([5, 4, 2, 1] * 6, 2)])
@@ -85,24 +74,21 @@ def test_a_sweep_over_batch_sizes(workshop):
     assert facts["fallbacks_per_pass"] > 0
 
 
-def test_a_sweep_over_lengths(workshop):
-    """Dynamic shapes compile a second graph."""
+def test_dynamic_shapes_compile_a_second_graph(workshop):
     done = workshop.sweep(
         "model=custom",
         "model.module._target_=mischief.Product",
         "model.inputs.x.shape=[12]",
         "stream=uniform",
-        "stream.dim=1",
         "stream.low=3",
         "stream.high=12",
         "stream.length=30",
-        "bs=2",
-        "db=lengths.db",
+        "db=default.db",
         "mode=eager,default",
     )
     assert done.code == 0, done.out + done.err
-    eager, default = results_of(workshop.folder / "lengths.db")
-    assert (eager["bs"], eager["throughput_per_s"]) == (2, None)
+    eager, default = results_of(workshop.folder / "default.db")
+    assert (eager["bs"], eager["throughput_per_s"]) == (12, None)
     assert (default["status"], default["recompiles"]) == ("ok", 1)
 
 
