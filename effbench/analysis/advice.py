@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from effbench.analysis.winners import log_of
 from effbench.core.cell import Result, Status
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.core.labels import LabelledRow, flatten, grouped, label_rows
+from effbench.core.labels import LabelledResult, flatten, grouped, label_rows
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, format_bytes
 from effbench.stats.intervals import LogEstimate, is_less
 from effbench.store.summary import break_even_calls
@@ -27,7 +27,7 @@ QUANTITIES = {METRICS[time].title: speedup for speedup, time in SPEEDUPS.items()
 # --- the results that answer ---
 
 
-def rows_of_case(rows: Iterable[Result], model: str | None) -> list[LabelledRow]:
+def rows_of_case(rows: Iterable[Result], model: str | None) -> list[LabelledResult]:
     """Return the rows of one model, except streams. `model`: its name, or with other swept
     parameters `mlp · dtype=float32`. Raises NothingFoundError if no row matches, UsageError if
     several models do."""
@@ -48,10 +48,10 @@ def rows_of_case(rows: Iterable[Result], model: str | None) -> list[LabelledRow]
 
 def rows_at(
     rows: Iterable[Result], model: str | None = None, bs: int | None = None
-) -> list[LabelledRow]:
+) -> list[LabelledResult]:
     """Return the rows of a model at a batch size, each by default the only one. Raises like
     `rows_of_case`."""
-    by_size = grouped(rows_of_case(rows, model), lambda row: row.result.bs)
+    by_size = grouped(rows_of_case(rows, model), lambda row: row.bs)
     sizes = sorted(by_size)
     if bs is None:
         bs = the_only(sizes, "bs")
@@ -116,16 +116,12 @@ class Question:
 class Candidate:
     """A mode that may be recommended."""
 
-    row: LabelledRow
+    result: LabelledResult
     question: Question
 
     @property
     def mode(self) -> str:
-        return self.row.mode
-
-    @property
-    def result(self) -> Result:
-        return self.row.result
+        return self.result.mode_label
 
     @property
     def is_marked(self) -> bool:
@@ -212,16 +208,16 @@ class Recommendation:
         return break_even_calls(candidate.prepare_s, base.call_ms, candidate.call_ms)
 
 
-def recommend(rows: Sequence[LabelledRow], question: Question) -> Recommendation:
+def recommend(rows: Sequence[LabelledResult], question: Question) -> Recommendation:
     """Recommend a mode for one case and batch size. Raises NothingFoundError if no mode is left."""
     candidates = []
     excluded = {}
     for row in rows:
-        why = why_excluded(row.result, question)
+        why = why_excluded(row, question)
         if why is None:
             candidates.append(Candidate(row, question))
         else:
-            excluded[row.mode] = why
+            excluded[row.mode_label] = why
     if not candidates:
         texts = [f"{mode} ({why})" for mode, why in excluded.items()]
         raise NothingFoundError(f"no mode is left: {', '.join(texts)}")

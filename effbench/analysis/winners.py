@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from effbench.core.cell import Result
-from effbench.core.labels import LabelledRow
+from effbench.core.labels import LabelledResult
 from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, Better, bounds_of, why_marked
 from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
 from effbench.store.summary import PAIRS
 
 
-def winners(point: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
+def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult]:
     """Return the rows of a point that win by a metric: the one with the best figure, then those
     that tie with it.
 
@@ -27,53 +27,53 @@ def winners(point: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
     best one is a speedup over a marked baseline, and for metrics without intervals.
     """
     ok = [row for row in point if row.is_ok]
-    if len(ok) < 2 or all(row.result.trials == 1 for row in ok):
+    if len(ok) < 2 or all(row.trials == 1 for row in ok):
         return []
     decisive = _decisive_metric(ok, metric)
     unmarked = _candidates(ok, decisive)
     if not unmarked:
         return []
     winning = _best_and_ties(unmarked, decisive)
-    best = winning[0].result
+    best = winning[0]
     if why_marked(best, metric) is not None:
         return []
     others = [row for row in ok if row not in winning]
-    return winning + [row for row in others if _ties(row.result, best, metric, decisive)]
+    return winning + [row for row in others if _ties(row, best, metric, decisive)]
 
 
-def _decisive_metric(rows: Sequence[LabelledRow], metric: str) -> str:
+def _decisive_metric(rows: Sequence[LabelledResult], metric: str) -> str:
     """Return the metric that decides which row has the best figure of `metric`: a time for speedups
     of separate processes. Speedups of pairs decide themselves: they are known better than times."""
     if metric not in SPEEDUPS:
         return metric
-    compared = [row.result for row in rows if not row.result.is_baseline]
+    compared = [row for row in rows if not row.is_baseline]
     origins = {result.speedup_from for result in compared if result.value(metric) is not None}
     if origins == {PAIRS}:
         return metric
     return SPEEDUPS[metric]
 
 
-def _candidates(rows: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
+def _candidates(rows: Sequence[LabelledResult], metric: str) -> list[LabelledResult]:
     """Return the rows whose figure is not marked; none for metrics without intervals, and if that
     is only the baseline's speedup, whose ratio of 1 was not measured."""
     if metric not in INTERVALS:
         return []
     unmarked = []
     for row in rows:
-        if (row.result.value(metric) or 0) > 0 and why_marked(row.result, metric) is None:
+        if (row.value(metric) or 0) > 0 and why_marked(row, metric) is None:
             unmarked.append(row)
-    if metric in SPEEDUPS and all(row.result.is_baseline for row in unmarked):
+    if metric in SPEEDUPS and all(row.is_baseline for row in unmarked):
         return []
     return unmarked
 
 
-def _best_and_ties(rows: Sequence[LabelledRow], metric: str) -> list[LabelledRow]:
+def _best_and_ties(rows: Sequence[LabelledResult], metric: str) -> list[LabelledResult]:
     """Return the row with the best figure, then those whose difference from it is not significant,
     which all are if it has no interval."""
-    best = min(rows, key=lambda row: _cost(row.result, metric).value)
-    least = _cost(best.result, metric)
+    best = min(rows, key=lambda row: _cost(row, metric).value)
+    least = _cost(best, metric)
     others = [row for row in rows if row is not best]
-    return [best, *(row for row in others if not is_less(least, _cost(row.result, metric)))]
+    return [best, *(row for row in others if not is_less(least, _cost(row, metric)))]
 
 
 def _cost(result: Result, metric: str) -> LogEstimate:

@@ -11,7 +11,7 @@ from effbench.analysis.advice import QUANTITIES, Question, recommend, rows_at, s
 from effbench.cli import options
 from effbench.cli.show import how_to_resume
 from effbench.core.errors import UsageError
-from effbench.core.labels import LabelledRow
+from effbench.core.labels import LabelledResult
 from effbench.core.settings import db_option
 from effbench.core.table import as_json
 from effbench.core.terminal import escape
@@ -99,7 +99,7 @@ def advise_mode(args: argparse.Namespace) -> Advice:
 
 
 def advice_from(
-    rows: Sequence[LabelledRow], sweep: SweepInfo, args: argparse.Namespace, is_new: bool = False
+    rows: Sequence[LabelledResult], sweep: SweepInfo, args: argparse.Namespace, is_new: bool = False
 ) -> Advice:
     """Recommend a mode from these rows of a sweep; the last line says when and where they were
     measured."""
@@ -111,7 +111,7 @@ def advice_from(
     when = f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC, nothing was measured"
     if is_new:
         when = "measured now"
-    result = rows[0].result
+    result = rows[0]
     advice.lines.append(f"{when} ({result.device}, {result.dtype}): sweep {sweep.id}")
     return advice
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from effbench.cli import options
 from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError
-from effbench.core.labels import LabelledRows, grouped, label_rows
+from effbench.core.labels import LabelledResults, grouped, label_rows
 from effbench.core.metrics import METRICS, Better
 from effbench.core.printable import count, listed
 from effbench.core.settings import db_option
@@ -92,7 +92,7 @@ def paragraphs(lines: Sequence[str]) -> str:
     return "".join(f"\n{markdown_text(line)}\n" for line in lines if line)
 
 
-def write_bottlenecks(rows: LabelledRows, args: argparse.Namespace) -> None:
+def write_bottlenecks(rows: LabelledResults, args: argparse.Namespace) -> None:
     """Write the table of bottlenecks, or one line if there are none, and the speedups of a busy
     host. Programs always get rows."""
     table = bottleneck_table(rows)
@@ -119,7 +119,7 @@ def write_bottlenecks(rows: LabelledRows, args: argparse.Namespace) -> None:
 def show(
     console: Console,
     sweep: SweepInfo,
-    rows: LabelledRows,
+    rows: LabelledResults,
     table: SpeedupTable,
     remarks: Sequence[str],
 ) -> None:
@@ -146,11 +146,11 @@ def show(
         console.print_table(means)
 
 
-def title_of(sweep: SweepInfo, rows: LabelledRows) -> str:
+def title_of(sweep: SweepInfo, rows: LabelledResults) -> str:
     """Return the sweep, its label, its machines and its state unless it is complete, as markup."""
     facts = [sweep.label]
     for row in rows:
-        facts.append(f"{row.result.gpu_name or 'CPU'}, torch {row.result.torch_version}")
+        facts.append(f"{row.gpu_name or 'CPU'}, torch {row.torch_version}")
     if sweep.state != "completed":
         facts.append(sweep.state)
     name = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
@@ -172,7 +172,7 @@ def about(table: SpeedupTable) -> list[str]:
     return [text]
 
 
-def reasons(rows: LabelledRows) -> list[str]:
+def reasons(rows: LabelledResults) -> list[str]:
     """Return a line for each reason of failed cells, then a line with the cells that have unsteady
     trials."""
     failed = [row for row in rows if not row.is_ok]
@@ -181,9 +181,9 @@ def reasons(rows: LabelledRows) -> list[str]:
         lines.append(f"{listed([row.name for row in of_reason], MOST_NAMES)}: {reason}")
     unsteady = []
     for row in rows:
-        number = row.result.unsteady_trials
+        number = row.unsteady_trials
         if row.is_ok and number:
-            unsteady.append(f"{row.name} ({number} of {row.result.trials})")
+            unsteady.append(f"{row.name} ({number} of {row.trials})")
     if unsteady:
         lines.append(f"unsteady after warm-up (trials): {listed(unsteady, MOST_NAMES)}")
     return lines
@@ -201,7 +201,7 @@ def end_of_sweep(outcome: Outcome) -> int:
         remarks = notes(store, sweep, rows)
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
-    environments = len({row.result.environment_id for row in rows})
+    environments = len({row.environment_id for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
     db = masked_url(outcome.db)  # without a password, because output ends up in logs
     which = f"--sweep {shlex.quote(sweep.id)}{db_option(db)}"
@@ -221,7 +221,7 @@ def end_of_sweep(outcome: Outcome) -> int:
     return int(outcome.on_failure == "fail" and has_failed)
 
 
-def tally(rows: LabelledRows) -> str:
+def tally(rows: LabelledResults) -> str:
     """Return the number of results by status, the most frequent first."""
     counts = Counter(row.status for row in rows)
     return ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"

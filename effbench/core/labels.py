@@ -69,32 +69,17 @@ Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class LabelledRow:
-    """A result with its labels in reading order: model, further swept parameters, bs. `mode` is the
-    mode's name with its swept settings."""
+@dataclass(frozen=True, kw_only=True)
+class LabelledResult(Result):
+    """A result with its labels in reading order: model, further swept parameters, bs. `mode_label`
+    is the mode's name with its swept settings."""
 
-    result: Result
     labels: dict[str, Any]
-    mode: str
-
-    @property
-    def base_mode(self) -> str:
-        """The mode's name alone."""
-        return self.result.mode
-
-    @property
-    def status(self) -> Status:
-        return self.result.status
+    mode_label: str
 
     @property
     def is_ok(self) -> bool:
         return self.status is Status.OK
-
-    @property
-    def reason(self) -> str | None:
-        """Why the result is not ok, or what is remarkable about it."""
-        return self.result.reason
 
     @property
     def case(self) -> str:
@@ -127,27 +112,28 @@ class LabelledRow:
     def name(self) -> str:
         """All labels and the mode on one line: `Net how=fast bs=2 default (fullgraph=True)
         float32`."""
-        return name_of(self.result, self.labels, self.mode)
+        return name_of(self, self.labels, self.mode_label)
 
 
-#: Rows of one sweep or more, labelled together.
-LabelledRows = Sequence[LabelledRow]
+#: Results of one sweep or more, labelled together.
+LabelledResults = Sequence[LabelledResult]
 
 
-def label_rows(results: Iterable[Result]) -> list[LabelledRow]:
+def label_rows(results: Iterable[Result]) -> list[LabelledResult]:
     """Return results with labels, so that no two rows have the same labels and mode. They are
     sorted by model and further labels in order of first appearance, then by bs."""
     results = list(results)
     labeller = Labeller(results)
     rows = []
     for index, result in enumerate(results):
-        rows.append(LabelledRow(result, labeller.labels_of(index), labeller.modes[index]))
+        labels, mode_label = labeller.labels_of(index), labeller.modes[index]
+        rows.append(LabelledResult(**vars(result), labels=labels, mode_label=mode_label))
     first: dict[tuple[str, Any], int] = {}
     for row in rows:
         for item in row.labels.items():
             first.setdefault(item, len(first))
 
-    def rank(row: LabelledRow) -> list[int]:
+    def rank(row: LabelledResult) -> list[int]:
         ranks = [first[name, value] for name, value in row.labels.items() if name != "bs"]
         return [*ranks, row.labels["bs"]]
 
@@ -199,7 +185,7 @@ def short_label(label: str) -> str:
     return label.removeprefix("model.").removeprefix("module.").removeprefix("generate.")
 
 
-def axis_of(rows: LabelledRows) -> str:
+def axis_of(rows: LabelledResults) -> str:
     """Return the label for the x axis of figures: `bs`, or the label with the most numbers if only
     one bs was swept and all rows have a number."""
     if not rows or len({row.labels["bs"] for row in rows}) > 1:

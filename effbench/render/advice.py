@@ -48,7 +48,7 @@ def mode_advice(advice: Recommendation) -> Advice:
         "answer": answer,
         "mode": chosen.mode,
         "why": why,
-        "model": chosen.row.case,
+        "model": chosen.result.case,
         "bs": chosen.result.bs,
         "metric": question.quantity,
         "calls": question.calls,
@@ -73,7 +73,7 @@ def sentence(advice: Recommendation, marked: list[str]) -> str:
     elif marked:
         names = ", ".join(marked)
         clauses.append(f"not compared, because the host was disturbed: {names}; {MEASURE_AGAIN}")
-    where = f"{chosen.row.case} at bs {chosen.result.bs}"
+    where = f"{chosen.result.case} at bs {chosen.result.bs}"
     return f"Run {where} with {chosen.mode}: {'; '.join(clauses)}."
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from effbench.core.labels import ABSENT, LabelledRow, LabelledRows
+from effbench.core.labels import ABSENT, LabelledResult, LabelledResults
 from effbench.core.metrics import METRICS, SPEEDUPS
 from effbench.core.table import Column, Shown, Table
 from effbench.render.marks import Estimate
@@ -34,22 +34,22 @@ FIGURES = (
 )
 
 
-def no_bottlenecks(rows: LabelledRows) -> str | None:
+def no_bottlenecks(rows: LabelledResults) -> str | None:
     """Return the line that stands for a table of bottlenecks without any; None if a result has
     one."""
-    if any(why(row.result) is not None for row in rows):
+    if any(why(row) is not None for row in rows):
         return None
-    if all(row.result.device == "cpu" for row in rows):
+    if all(row.device == "cpu" for row in rows):
         return NEEDS_GPU
     return WHY_NOT_PROFILED
 
 
-def bottleneck_columns(rows: LabelledRows) -> list[Column]:
+def bottleneck_columns(rows: LabelledResults) -> list[Column]:
     """Return the columns with each cell's times, its bottleneck and the reason; on a CPU, where
     nothing is profiled, why cells failed. Times that no row has are omitted."""
     columns = []
     for name in TIMED:
-        if any(row.result.value(name) is not None for row in rows):
+        if any(row.value(name) is not None for row in rows):
             value = partial(shown_time, name=name)
             columns.append(Column(name, METRICS[name].title, numeric=True, value=value))
     if no_bottlenecks(rows) == NEEDS_GPU:
@@ -61,51 +61,51 @@ def bottleneck_columns(rows: LabelledRows) -> list[Column]:
     ]
 
 
-def shown_time(row: LabelledRow, name: str) -> Shown:
+def shown_time(row: LabelledResult, name: str) -> Shown:
     """Return a time of a result. Failed results have none."""
-    time = Estimate.of(row.result, name)
+    time = Estimate.of(row, name)
     if not row.status.is_measured or time.value is None:
         return Shown(None, ABSENT)
     return Shown(time.value, time.text, time.tone, hint=time.disturbance or "")
 
 
-def bound_of(row: LabelledRow) -> str | None:
+def bound_of(row: LabelledResult) -> str | None:
     if not row.is_ok:
         return None
-    return row.result.bound
+    return row.bound
 
 
-def failure_of(row: LabelledRow) -> str:
+def failure_of(row: LabelledResult) -> str:
     """Return why a result is not ok; an empty text if it is."""
     if row.is_ok:
         return ""
     return f"{row.status}: {row.reason or NO_REASON}"
 
 
-def reason_of(row: LabelledRow) -> str:
+def reason_of(row: LabelledResult) -> str:
     """Return what bounds a result, or why that is unknown."""
-    return failure_of(row) or why(row.result) or NOT_PROFILED
+    return failure_of(row) or why(row) or NOT_PROFILED
 
 
-def bottleneck_table(rows: LabelledRows) -> Table:
+def bottleneck_table(rows: LabelledResults) -> Table:
     """Return each cell's bottleneck and the figures behind it."""
     columns = [
         *label_columns(rows),
-        Column("mode", value=attrgetter("mode")),
+        Column("mode", value=attrgetter("mode_label")),
         *bottleneck_columns(rows),
     ]
     return Table(columns, rows, [record(row) for row in rows])
 
 
-def record(row: LabelledRow) -> dict[str, Any]:
+def record(row: LabelledResult) -> dict[str, Any]:
     """Return a result for CSV and JSON."""
     return {
         **{name: str(value) for name, value in row.labels.items()},
-        "mode": row.mode,
+        "mode": row.mode_label,
         "status": row.status,
-        **{name: row.result.value(name) for name in FIGURES},
-        "bound": row.result.bound,
+        **{name: row.value(name) for name in FIGURES},
+        "bound": row.bound,
         "why": reason_of(row),
-        "marked": bool(row.result.marked),
-        "disturbance": row.result.disturbance,
+        "marked": bool(row.marked),
+        "disturbance": row.disturbance,
     }

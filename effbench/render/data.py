@@ -16,7 +16,7 @@ from effbench.analysis.limits import read as read_limits
 from effbench.analysis.verdicts import Change, Verdict
 from effbench.core.cell import Result, StoredEnvironment, digest
 from effbench.core.errors import EffbenchError, NothingFoundError
-from effbench.core.labels import LabelledRow, grouped, label_rows
+from effbench.core.labels import LabelledResult, grouped, label_rows
 from effbench.core.settings import quoted
 from effbench.render.tables import SpeedupTable, rows_of, speedup_table, unmeasured
 from effbench.store.store import Store
@@ -77,7 +77,7 @@ class DeviceSweep:
     overrides: Mapping[str, list[str] | None] = field(default_factory=dict)
 
     @cached_property
-    def labelled(self) -> list[LabelledRow]:
+    def labelled(self) -> list[LabelledResult]:
         """The rows with distinguishing labels, in reading order."""
         return label_rows(self.rows)
 

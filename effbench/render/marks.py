@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from effbench.core.cell import Result
 from effbench.core.disturbances import cause_of
-from effbench.core.labels import LabelledRows
+from effbench.core.labels import LabelledResults
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
 from effbench.core.printable import listed
 from effbench.core.table import Shown
@@ -93,12 +93,12 @@ def signed(text: str, marked: bool) -> str:
     return text
 
 
-def note(rows: LabelledRows) -> str:
+def note(rows: LabelledResults) -> str:
     """Return the line that explains the marks of these results: which cells, how disturbed, and
     what to do. Return an empty text if none is marked."""
     reasons = {}
     for row in rows:
-        why = row.result.disturbance or why_marked(row.result, "speedup")
+        why = row.disturbance or why_marked(row, "speedup")
         if why is not None:
             reasons[row.name] = cause_of(why)
     if not reasons:
@@ -106,6 +106,6 @@ def note(rows: LabelledRows) -> str:
     which = f"{listed([*reasons], MOST_CELLS)} ({len(reasons)} of {len(rows)} results)"
     example = next(iter(reasons.values()))
     advice = ON_GPU
-    if all(row.result.device == "cpu" for row in rows):
+    if all(row.device == "cpu" for row in rows):
         advice = ON_CPU
     return f"{SIGN} measured on a disturbed machine: {which}, for example: {example}. {advice}."

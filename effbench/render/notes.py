@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from effbench.core.labels import LabelledRow, LabelledRows, flatten
+from effbench.core.labels import LabelledResult, LabelledResults, flatten
 from effbench.core.metrics import METRICS
 from effbench.core.printable import listed, one_line
 from effbench.store.joining import JOINED
@@ -27,7 +27,7 @@ NOTES = {
 }
 
 
-def notes(store: Store, sweep: SweepInfo, rows: LabelledRows) -> list[str]:
+def notes(store: Store, sweep: SweepInfo, rows: LabelledResults) -> list[str]:
     """Return a line for each note, with the rows that it is about. The modes of a row share most
     notes, so a line names a row and its modes once."""
     if not rows:
@@ -35,7 +35,7 @@ def notes(store: Store, sweep: SweepInfo, rows: LabelledRows) -> list[str]:
     facts = store.trial_facts(sweep.id, NAMES)
     cases: dict[str, dict[str, None]] = {}
     for row in rows:
-        key = ResultKey(row.result.cell_key, row.result.environment_id)
+        key = ResultKey(row.cell_key, row.environment_id)
         of_cell = facts.get(key, {})
         for text in texts_of(of_cell, row):
             cases.setdefault(one_line(text), {})[row.case] = None
@@ -55,17 +55,17 @@ def joined_hosts(sweep: SweepInfo) -> list[str]:
     return [one_line(f"over {len(hosts)} hosts: {', '.join(hosts)}")]
 
 
-def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterator[str]:
+def texts_of(facts: Mapping[str, Any], row: LabelledResult) -> Iterator[str]:
     """Yield what is special about how a row was measured."""
     # no pairs: unless that holds for all cells of this kind
-    is_plain = row.result.phase == "inference" and "stream" not in row.result.params
+    is_plain = row.phase == "inference" and "stream" not in row.params
     for name, about in NOTES.items():
         value = flatten(facts).get(name)
         if value and (is_plain or name != "no_pairs"):
             yield f"{about}: {value}"
 
 
-def on_a_busy_host(rows: LabelledRows) -> list[str]:
+def on_a_busy_host(rows: LabelledResults) -> list[str]:
     """Return a line for each latency speedup that was also measured while the host was disturbed.
 
     It is another one where one side waits for the host and the other does not.
@@ -73,8 +73,8 @@ def on_a_busy_host(rows: LabelledRows) -> list[str]:
     form = METRICS["speedup"].format
     lines = []
     for row in rows:
-        quiet, busy = row.result.speedup, row.result.busy_speedup
-        if quiet is None or busy is None or row.result.speedup_disturbance is not None:
+        quiet, busy = row.speedup, row.busy_speedup
+        if quiet is None or busy is None or row.speedup_disturbance is not None:
             continue
         line = f"{row.name}: {form(quiet)} on an undisturbed host, {form(busy)} on a busy one"
         lines.append(one_line(line))

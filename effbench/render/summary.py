@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from effbench.analysis.winners import log_of
 from effbench.core.cell import SEVERITY, Result, Status
 from effbench.core.environments import SOFTWARE
-from effbench.core.labels import LabelledRow, LabelledRows, grouped, mode_order
+from effbench.core.labels import LabelledResult, LabelledResults, grouped, mode_order
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
 from effbench.core.printable import count
 from effbench.core.table import Column, Shown, Table
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SPEEDUP_DF = 1.25
 
 
-def count_statuses(rows: Iterable[LabelledRow]) -> dict[Status, int]:
+def count_statuses(rows: Iterable[LabelledResult]) -> dict[Status, int]:
     """Return status -> number of results, the worst status first."""
     counts = Counter(row.status for row in rows)
     return {status: counts[status] for status in Status if status in counts}
@@ -52,7 +52,7 @@ def not_ok(statuses: Mapping[Status, int]) -> str:
     return ", ".join(f"{number} {name}" for name, number in statuses.items() if name != Status.OK)
 
 
-def worst_first(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
+def worst_first(rows: Iterable[LabelledResult]) -> list[LabelledResult]:
     """Return the results that are not ok, the worst status first."""
     bad = [row for row in rows if not row.is_ok]
     return sorted(bad, key=lambda row: SEVERITY.index(row.status))
@@ -64,7 +64,7 @@ def worst_first(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
 def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
     """Return the conclusion for each metric of the table: the mode that wins most of the points
     (model × batch size) with several ok modes, and its mean speedup."""
-    if not any(figure.row.is_ok for figure in table.figures):
+    if not any(figure.result.is_ok for figure in table.figures):
         return "No result of this sweep is ok."
     if len(table.modes) < 2:
         return f"Only the mode {table.modes[0]} was run: there is nothing to compare it with."
@@ -159,18 +159,18 @@ class ModeSummary:
     not_ok: str
 
 
-def by_mode(rows: LabelledRows) -> list[ModeSummary]:
+def by_mode(rows: LabelledResults) -> list[ModeSummary]:
     """Return one summary per mode, phase and environment, modes in canonical order."""
-    has_phases = len({row.result.phase for row in rows}) > 1
-    order = mode_order((row.mode, row.base_mode) for row in rows)
+    has_phases = len({row.phase for row in rows}) > 1
+    order = mode_order((row.mode_label, row.mode) for row in rows)
 
-    def group(row: LabelledRow) -> tuple[str, str]:
-        phase = row.result.phase if has_phases else ""
-        return row.mode, f"{phase} {row.where}".strip()
+    def group(row: LabelledResult) -> tuple[str, str]:
+        phase = row.phase if has_phases else ""
+        return row.mode_label, f"{phase} {row.where}".strip()
 
     summaries = []
     for (mode, name), of_mode in grouped(rows, group).items():
-        ok = [row.result for row in of_mode if row.is_ok]
+        ok = [row for row in of_mode if row.is_ok]
         summary = ModeSummary(
             mode,
             name,

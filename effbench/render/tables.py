@@ -1,8 +1,8 @@
 """Speedup tables for `effbench show`, the site and Markdown: the figure of each mode at each point,
 the winner of each row, and the legend.
 
-A `Result` with its label (`LabelledRow`) becomes the `ModeFigure` of a `SpeedupRow`; the rows are a
-`SpeedupTable`, which becomes a `core.table.Table`.
+A `LabelledResult` becomes the `ModeFigure` of a `SpeedupRow`; the rows are a `SpeedupTable`, which
+becomes a `core.table.Table`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from effbench.analysis.winners import winners
 from effbench.core.cell import Result
 from effbench.core.environments import labelled
-from effbench.core.labels import LabelledRow, LabelledRows, grouped, mode_order
+from effbench.core.labels import LabelledResult, LabelledResults, grouped, mode_order
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of
 from effbench.core.printable import listed
 from effbench.core.table import Column, Shown, Table
@@ -69,13 +69,9 @@ def unmeasured(store: Store, sweep: SweepInfo, rows: Sequence[Result]) -> list[s
 class ModeFigure:
     """A metric of one mode at one point. `wins`: it is the only winner of its row."""
 
-    row: LabelledRow
+    result: LabelledResult
     metric: str
     wins: bool = False
-
-    @property
-    def result(self) -> Result:
-        return self.row.result
 
     @property
     def is_baseline(self) -> bool:
@@ -84,7 +80,7 @@ class ModeFigure:
     @property
     def value(self) -> float | None:
         """In the metric's unit; None unless the result is ok."""
-        if not self.row.is_ok:
+        if not self.result.is_ok:
             return None
         return self.result.value(self.metric)
 
@@ -105,33 +101,33 @@ class ModeFigure:
     @property
     def significant(self) -> bool | None:
         """Whether a speedup's interval over processes excludes 1; None without one."""
-        if not self.row.is_ok or self.result.trials == 1:
+        if not self.result.is_ok or self.result.trials == 1:
             return None
         return self.estimate.is_significant
 
     @property
     def reason(self) -> str | None:
         """Why the result is not ok, or why an ok one has no speedup."""
-        lacks_speedup = self.row.is_ok and self.metric in SPEEDUPS and self.value is None
-        if lacks_speedup and self.row.reason is None:
+        lacks_speedup = self.result.is_ok and self.metric in SPEEDUPS and self.value is None
+        if lacks_speedup and self.result.reason is None:
             return NO_BASELINE
-        return self.row.reason
+        return self.result.reason
 
     @property
     def text(self) -> str:
         """The figure, or the status with what a degraded mode measured, or with a count that may
         explain it."""
-        if self.row.is_ok:
+        if self.result.is_ok:
             return self.estimate.text
         if self.estimate.value is None:
-            return str(self.row.status)
-        return f"{self.estimate.text} ({self.row.status})"
+            return str(self.result.status)
+        return f"{self.estimate.text} ({self.result.status})"
 
     @property
     def interval(self) -> str:
         """The 95 % interval; times in the place of speedups have one only if they are marked."""
         is_in_place = self.estimate.metric != self.metric and not self.estimate.is_marked
-        if not self.row.is_ok or is_in_place:
+        if not self.result.is_ok or is_in_place:
             return ""
         return self.estimate.interval
 
@@ -145,7 +141,7 @@ class ModeFigure:
     @property
     def shown(self) -> Shown:
         tone = self.estimate.tone
-        if not self.row.is_ok:
+        if not self.result.is_ok:
             tone = "status"
         elif self.wins:
             tone = "best"
@@ -165,7 +161,7 @@ class ModeFigure:
         """Yield what a reader must know about this figure."""
         if self.wins:
             yield "bold or ★: significantly the best of its row"
-        if self.row.is_ok and self.estimate.is_significant is False:
+        if self.result.is_ok and self.estimate.is_significant is False:
             yield f"{NOT_SIGNIFICANT}: the interval includes 1"
         if self.interval:
             yield f"low–high: 95 % interval {self.scope}"
@@ -177,13 +173,13 @@ class ModeFigure:
     def record(self) -> dict[str, Any]:
         """Return the exact numbers of CSV and JSON."""
         low, high = bounds_of(self.result, self.metric)
-        if not self.row.is_ok:
+        if not self.result.is_ok:
             low, high = None, None
         return {
             "value": self.value,
             "low": low,
             "high": high,
-            "status": self.row.status,
+            "status": self.result.status,
             "reason": self.reason,
             "best": self.wins,
             "significant": self.significant,
@@ -229,11 +225,11 @@ class SpeedupRow:
         return METRICS[SPEEDUPS.get(self.metric, self.metric)].title
 
 
-def label_columns(rows: Sequence[SpeedupRow] | LabelledRows, once: bool = False) -> list[Column]:
+def label_columns(rows: Sequence[SpeedupRow] | LabelledResults, once: bool = False) -> list[Column]:
     """Return a column for each label of these rows, which have the same ones. `once`: see
     `Column`."""
 
-    def label(row: SpeedupRow | LabelledRow, name: str) -> Any:
+    def label(row: SpeedupRow | LabelledResult, name: str) -> Any:
         return row.labels[name]
 
     names: Iterable[str] = ("model", "bs")
@@ -246,13 +242,13 @@ def label_columns(rows: Sequence[SpeedupRow] | LabelledRows, once: bool = False)
     return columns
 
 
-def row_of(point: LabelledRows, metric: str, modes: Sequence[str]) -> SpeedupRow:
+def row_of(point: LabelledResults, metric: str, modes: Sequence[str]) -> SpeedupRow:
     """Return the row of the results at one point, with its winners."""
-    by_mode = {row.mode: row for row in point}
+    by_mode = {row.mode_label: row for row in point}
     in_order = [by_mode[mode] for mode in modes if mode in by_mode]
     winning = winners(in_order, metric)
-    cells = {row.mode: ModeFigure(row, metric, wins=winning == [row]) for row in in_order}
-    names = [row.mode for row in winning]
+    cells = {row.mode_label: ModeFigure(row, metric, wins=winning == [row]) for row in in_order}
+    names = [row.mode_label for row in winning]
     return SpeedupRow(point[0].labels, point[0].case, metric, cells, names)
 
 
@@ -332,7 +328,7 @@ class SpeedupTable:
 
 
 def speedup_table(
-    rows: LabelledRows, metric: str | None = "speedup", baseline_mode: str = "eager"
+    rows: LabelledResults, metric: str | None = "speedup", baseline_mode: str = "eager"
 ) -> SpeedupTable:
     """Pivot labelled rows of the view `results` into a table of `metric`, a key of METRICS.
     `speedup` gives two rows per point, for latency and period, if the point has periods to show;
@@ -340,9 +336,9 @@ def speedup_table(
     speedup."""
     if metric is None:
         metric = "latency_ms"
-        if any(row.result.speedup is not None for row in rows):
+        if any(row.speedup is not None for row in rows):
             metric = "speedup"
-    modes = mode_order((row.mode, row.base_mode) for row in rows)
+    modes = mode_order((row.mode_label, row.mode) for row in rows)
     pivoted = []
     for point in grouped(rows, lambda row: tuple(row.labels.values())).values():
         for name in _metrics_at(point, metric):
@@ -351,11 +347,11 @@ def speedup_table(
     return SpeedupTable(pivoted, modes, metrics or [metric], baseline_mode)
 
 
-def _metrics_at(point: LabelledRows, metric: str) -> list[str]:
+def _metrics_at(point: LabelledResults, metric: str) -> list[str]:
     """Return the metrics of the rows of a point."""
     if metric != "speedup":
         return [metric]
-    ok = [row.result for row in point if row.is_ok]
+    ok = [row for row in point if row.is_ok]
     has_speedup = any(result.speedup is not None for result in ok)
     period = "period_speedup" if has_speedup else "period_ms"
     if any(result.value(period) is not None for result in ok):

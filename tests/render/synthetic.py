@@ -10,7 +10,7 @@ from made_sweeps import a_result, environment
 
 from effbench.core import labels
 from effbench.core.cell import Result, StoredEnvironment
-from effbench.core.labels import LabelledRow
+from effbench.core.labels import LabelledResult
 from effbench.core.metrics import INTERVALS, METRICS
 from effbench.store.sweeps import SweepInfo
 
@@ -164,5 +164,5 @@ def results(rows: Iterable[dict[str, Any]]) -> list[Result]:
     return [a_result(**item) for item in rows]
 
 
-def label_rows(rows: Iterable[dict[str, Any]]) -> list[LabelledRow]:
+def label_rows(rows: Iterable[dict[str, Any]]) -> list[LabelledResult]:
     return labels.label_rows(results(rows))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from effbench.core.cell import Status, Trial
-from effbench.core.labels import PLACES, LabelledRow, flatten
+from effbench.core.labels import PLACES, LabelledResult, flatten
 from effbench.core.metrics import TRIAL_METRICS
 from effbench.core.printable import excerpt
 from effbench.render.colors import glyph_of
@@ -50,7 +50,7 @@ def cells_of(device_sweep: DeviceSweep) -> Iterator[tuple[str, list[Json]]]:
     """
     rows = {}
     for row in device_sweep.labelled:
-        rows[row.result.cell_key, row.result.environment_id] = row
+        rows[row.cell_key, row.environment_id] = row
     for key, of_cell in groupby(device_sweep.trials(), attrgetter("trial.cell_key")):
         entries = []
         for environment, sampled in groupby(of_cell, attrgetter("trial.environment_id")):
@@ -61,26 +61,25 @@ def cells_of(device_sweep: DeviceSweep) -> Iterator[tuple[str, list[Json]]]:
             yield key, entries
 
 
-def entry(device_sweep: DeviceSweep, row: LabelledRow, sampled: Sequence[SampledTrial]) -> Json:
+def entry(device_sweep: DeviceSweep, row: LabelledResult, sampled: Sequence[SampledTrial]) -> Json:
     """Return the page's data of one result. Positions of trials are those in `trials`."""
-    result = row.result
     trials = [of_trial.trial for of_trial in sampled]
     return {
-        "env": result.environment_id,
+        "env": row.environment_id,
         "where": row.where,
         "name": row.name,
         "labels": {name: label for name, label in row.labels.items() if name not in PLACES},
-        "mode": row.mode,
-        "glyph": glyph_of(row.base_mode)._asdict(),
-        "about": {name: getattr(result, name) for name in ABOUT},
+        "mode": row.mode_label,
+        "glyph": glyph_of(row.mode)._asdict(),
+        "about": {name: getattr(row, name) for name in ABOUT},
         "status": row.status,
         "reason": row.reason,
-        "bound": result.bound,
-        "disturbance": result.disturbance,
-        "count": result.trials,
-        "results": estimates_of(result),
-        "params": flatten(result.params),
-        "command": device_sweep.command(result.cell_key, result.environment_id),
+        "bound": row.bound,
+        "disturbance": row.disturbance,
+        "count": row.trials,
+        "results": estimates_of(row),
+        "params": flatten(row.params),
+        "command": device_sweep.command(row.cell_key, row.environment_id),
         "trials": [{"round": trial.round, "attempt": trial.attempt} for trial in trials],
         "facts": facts(trials),
         "timers": timers([of_trial.timers for of_trial in sampled]),

@@ -11,7 +11,7 @@ from functools import partial
 from urllib.parse import quote
 
 from effbench.core.cell import Result
-from effbench.core.labels import LabelledRow
+from effbench.core.labels import LabelledResult
 from effbench.core.metrics import METRICS
 from effbench.core.table import Column, Shown, Table
 from effbench.render.bottlenecks import bottleneck_columns, no_bottlenecks
@@ -69,21 +69,21 @@ def list_of(device_sweep: DeviceSweep) -> Table:
         Column("bs", numeric=True, filter=True, value=lambda row: row.labels["bs"]),
         Column("mode", filter=True, value=shown_mode),
         Column("status", filter=True, value=shown_status),
-        Column("trials", numeric=True, value=lambda row: row.result.trials),
+        Column("trials", numeric=True, value=lambda row: row.trials),
         *bottleneck_columns(rows),
     ]
     return Table(columns, rows, caption="Cells of this sweep")
 
 
-def linked_case(device_sweep: DeviceSweep, row: LabelledRow) -> Shown:
-    return Shown(row.case, row.case, "name", link=link(device_sweep, row.result))
+def linked_case(device_sweep: DeviceSweep, row: LabelledResult) -> Shown:
+    return Shown(row.case, row.case, "name", link=link(device_sweep, row))
 
 
-def shown_mode(row: LabelledRow) -> Shown:
-    return Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode))
+def shown_mode(row: LabelledResult) -> Shown:
+    return Shown(row.mode_label, row.mode_label, glyph=glyph_of(row.mode))
 
 
-def shown_status(row: LabelledRow) -> Shown:
+def shown_status(row: LabelledResult) -> Shown:
     tone = "status"
     if row.is_ok:
         tone = ""

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from effbench.core.labels import (
-    LabelledRow,
-    LabelledRows,
+    LabelledResult,
+    LabelledResults,
     axis_of,
     grouped,
     mode_order,
@@ -55,11 +55,11 @@ class Figure:
         """The metrics of the texts on hover."""
         return self.metrics + self.hover
 
-    def draws(self, row: LabelledRow) -> bool:
+    def draws(self, row: LabelledResult) -> bool:
         """Return whether a result has a value to draw."""
         if not row.is_ok and not self.of_failed:
             return False
-        return any(row.result.value(metric) is not None for metric in self.metrics)
+        return any(row.value(metric) is not None for metric in self.metrics)
 
 
 LATENCY = Figure(
@@ -141,7 +141,7 @@ def context(folder: PageFolder) -> Context:
     }
 
 
-def sections_of(rows: LabelledRows, axis: str, models: list[str]) -> list[Section]:
+def sections_of(rows: LabelledResults, axis: str, models: list[str]) -> list[Section]:
     """Return the figures that these results have on this axis."""
     sections = []
     for figure in FIGURES:
@@ -154,20 +154,20 @@ def sections_of(rows: LabelledRows, axis: str, models: list[str]) -> list[Sectio
     return sections
 
 
-def modes_of(rows: LabelledRows) -> list[str]:
-    return mode_order((row.mode, row.base_mode) for row in rows)
+def modes_of(rows: LabelledResults) -> list[str]:
+    return mode_order((row.mode_label, row.mode) for row in rows)
 
 
-def point(row: LabelledRow, axis: str, metrics: Iterable[str]) -> Json:
+def point(row: LabelledResult, axis: str, metrics: Iterable[str]) -> Json:
     """Return what the figures need of a result."""
     return {
         "model": row.curve(axis),
-        "mode": row.mode,
+        "mode": row.mode_label,
         "x": row.number(axis),
         "status": row.status,
-        "trials": row.result.trials,
-        "mark": row.result.disturbance,
-        "figures": estimates_of(row.result, metrics),
+        "trials": row.trials,
+        "mark": row.disturbance,
+        "figures": estimates_of(row, metrics),
     }
 
 

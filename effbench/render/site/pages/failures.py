@@ -6,7 +6,7 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from effbench.core.cell import SEVERITY
-from effbench.core.labels import LabelledRow, LabelledRows, grouped
+from effbench.core.labels import LabelledResult, LabelledResults, grouped
 from effbench.core.table import Column, Shown, Table
 from effbench.render.data import DeviceSweep
 from effbench.render.site.pages.cell import link
@@ -17,7 +17,7 @@ from effbench.store.secrets import masked_url
 from effbench.store.sweeps import SweepInfo
 
 
-def findings(rows: LabelledRows) -> list[list[LabelledRow]]:
+def findings(rows: LabelledResults) -> list[list[LabelledResult]]:
     """Return the results that are not ok, grouped by status and reason: the worst status and the
     most frequent reason first."""
     groups = grouped(worst_first(rows), lambda row: (row.status, row.reason)).values()
@@ -28,13 +28,13 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
     """Return a row per status and reason, with the number of cells and the first one. `folder`: of
     the device sweep, as seen from the page."""
 
-    def status(alike: LabelledRows) -> Shown:
+    def status(alike: LabelledResults) -> Shown:
         name = alike[0].status
         return Shown(name, name, "status", link=f"{folder}cell.html#{urlencode({'status': name})}")
 
-    def example(alike: LabelledRows) -> Shown:
+    def example(alike: LabelledResults) -> Shown:
         row = alike[0]
-        url = f"{folder}{link(device_sweep, row.result)}"
+        url = f"{folder}{link(device_sweep, row)}"
         return Shown(row.name, row.name, "name linked", link=url)
 
     columns = [

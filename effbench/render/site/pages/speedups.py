@@ -47,7 +47,7 @@ METRIC_NAMES = (
 def context(folder: PageFolder) -> Context:
     device_sweep = folder.subject
     rows, speedups = device_sweep.labelled, device_sweep.speedups
-    ok = [row.result for row in rows if row.is_ok]
+    ok = [row for row in rows if row.is_ok]
     tables = {"speedup": speedups}
     for name in METRIC_NAMES:
         if any(result.value(name) is not None for result in ok):
@@ -71,7 +71,7 @@ def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     caption = f"{titles} of every mode at every model and batch size"
     wide = table.wide(partial(shown, device_sweep=device_sweep), caption=caption)
     # the baseline's column shows its times instead of speedups
-    times = {figure.row.mode for figure in table.figures if figure.is_baseline}
+    times = {figure.result.mode_label for figure in table.figures if figure.is_baseline}
     columns = []
     for column in wide.columns:
         if column.mode in times and table.metrics[0] in SPEEDUPS:
@@ -86,7 +86,7 @@ def shown(
     """Return a figure for the site, with a link to its cell. `folder`: of the device sweep, as seen
     from the page. `brief`: show the interval on hover only."""
     url = f"{folder}{link(device_sweep, figure.result)}"
-    if not figure.row.is_ok:
+    if not figure.result.is_ok:
         return Shown(None, figure.text, "status hatched", link=url, hint=figure.reason or NO_REASON)
     cell = figure.shown
     value, text, tone, details = cell.value, cell.text, cell.tone, cell.sub
