@@ -1,13 +1,8 @@
-"""Run an experiment: measure what its sweeps lack, run its checks, judge its claims, and store the
-verdicts.
-
-The cells of a sweep are compared with each other, so they are measured together: a sweep is reused
-whole or not at all.
-"""
+"""Run an experiment: its sweeps and its checks, judge its claims, and store the verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -27,12 +22,10 @@ from effbench.core.printable import describe
 from effbench.core.settings import quoted
 from effbench.run.checks import run_checks
 from effbench.run.client import ForkServer
-from effbench.run.plan import Settings
-from effbench.run.probe import ProbedMachine, probe
+from effbench.run.probe import ProbedMachine
 from effbench.run.sweep import Command
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
-from effbench.store.sweeps import recorded_here_first
 
 NO_ROW = "no row was measured"
 NO_CUDA = "needs a CUDA GPU, but this machine has none"
@@ -42,24 +35,21 @@ NO_CUDA = "needs a CUDA GPU, but this machine has none"
 class Reproduction:
     """An experiment on this machine, as `probed`; without GPUs, everything runs on the CPU.
     `overrides`: the user's, which change the question. `results`: sweep -> results in order of its
-    cells; `reused`: how many were measured before; `checks`: name -> status, reason, facts;
-    `mistakes`: errors in claims."""
+    cells; `checks`: name -> status, reason, facts; `mistakes`: errors in claims."""
 
     experiment: Experiment
     server: ForkServer
     probed: ProbedMachine
     db: str
     overrides: Sequence[str] = ()
-    fresh: bool = False
     quiet: bool = False
     results: dict[str, list[Result]] = field(default_factory=dict)
-    reused: int = 0
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
     judgements: list[Judgement] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
 
     def execute(self) -> None:
-        """Measure what is missing, judge the claims and store the verdicts.
+        """Measure, judge the claims and store the verdicts.
 
         Raises EffbenchError for errors before a sweep's first trial, and KeyboardInterrupt if a
         sweep was interrupted; failed trials and checks only get a status.
@@ -68,19 +58,9 @@ class Reproduction:
         needed = set(chain.from_iterable(claim.inputs for claim in claims))
         for name in self.experiment.sweeps:
             if needed & {name, "rows"}:
-                words = command_of(
-                    self.experiment,
-                    name,
-                    self.overrides,
-                    self.db,
-                )
+                words = command_of(self.experiment, name, self.overrides, self.db)
                 collect = partial(self.collect_results, name)
-                hydra_sweep(
-                    words,
-                    self.quiet,
-                    conductor=collect,
-                    server=self.server,
-                )
+                hydra_sweep(words, self.quiet, conductor=collect, server=self.server)
         names = [name for name in self.experiment.checks if name in needed]
         requests = [CheckRequest(f"{self.experiment.path.resolve()}:{name}") for name in names]
         outcomes = run_checks(requests, self.server, self.probed.gpus)
@@ -96,48 +76,21 @@ class Reproduction:
 
     # --- measure ---
 
-    def collect_results(
-        self,
-        name: str,
-        jobs: Sequence[plan.Job],
-        command: Command,
-    ) -> None:
-        """Collect the results of one sweep, after measuring it if no earlier one is as good.
-        Hydra's launcher calls it like `conduct`."""
-        cells, settings = plan.split(jobs)
-        machine = probe(self.server, cells, settings.baseline_mode)
-        environment_id = machine.environment.id
-        cells = plan.resolve([machine.adapted(cell) for cell in cells], bool(machine.gpus))
-        keys = [cell.key for cell in cells]
-        with Store.open(settings.db, mode="write") as store:
-            results = (
-                []
-                if self.fresh
-                else earlier(
-                    store,
-                    keys,
-                    environment_id,
-                    settings,
-                )
-            )
-            self.reused += len(results)
-            if not results:
-                outcome = plan.conduct(jobs, command)
-                if outcome.state == "interrupted":
-                    raise KeyboardInterrupt
-                results = in_order(store.results(outcome.sweep_id), keys, environment_id)
-        self.results[name] = results
+    def collect_results(self, name: str, jobs: Sequence[plan.Job], command: Command) -> None:
+        """Measure one sweep and keep its results. Hydra's launcher calls it like `conduct`."""
+        outcome = plan.conduct(jobs, command)
+        if outcome.state == "interrupted":
+            raise KeyboardInterrupt
+        with Store.open(self.db) as store:
+            self.results[name] = store.results(outcome.sweep_id)
 
     # --- judge ---
 
     def results_of(self, name: str) -> list[Result]:
-        """Return the results of a sweep, or of all sweeps (`rows`), each once: two sweeps may share
-        a cell."""
-        unique: dict[tuple[str, str], Result] = {}
-        for sweep, results in self.results.items():
-            if name in (sweep, "rows"):
-                unique |= {(result.sweep_id, result.cell_key): result for result in results}
-        return list(unique.values())
+        """Return the results of a sweep, or of all sweeps (`rows`)."""
+        if name == "rows":
+            return list(chain.from_iterable(self.results.values()))
+        return self.results.get(name, [])
 
     def input(self, name: str) -> Any:
         """Return the argument of a claim's function for a parameter: a frame of rows, or a check's
@@ -215,26 +168,3 @@ def command_of(
         if overridden.isdisjoint({key, key.partition(".")[0]}):
             words.append(word)
     return [*words, *overrides]
-
-
-def earlier(
-    store: Store,
-    keys: Sequence[str],
-    environment_id: str,
-    settings: Settings,
-) -> list[Result]:
-    """Return the results of the newest completed sweep that measured all these cells with the same
-    protocol in this environment, on a quiet host."""
-    for sweep in recorded_here_first(store.sweeps()):
-        is_same = vars(settings.protocol).items() <= sweep.protocol.items()
-        if is_same and (sweep.state, sweep.baseline_mode) == ("completed", settings.baseline_mode):
-            results = in_order(store.results(sweep.id), keys, environment_id)
-            if len(results) == len(keys) and not any(result.marked for result in results):
-                return results
-    return []
-
-
-def in_order(results: Iterable[Result], keys: Iterable[str], environment_id: str) -> list[Result]:
-    """Return the results of these cells in this environment, in their order."""
-    by_key = {r.cell_key: r for r in results if r.environment_id == environment_id}
-    return [by_key[key] for key in keys if key in by_key]

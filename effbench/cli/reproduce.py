@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from effbench.claims.run import Reproduction
     from effbench.config.overrides import CommandLine
 
-HELP = "Run one or all experiments and judge the claims that they test. Stored results are reused."
+HELP = "Run one or all experiments and judge the claims that they test."
 
-#: Settings of a sweep that an experiment refuses: it always resumes, and runs in effbench's own
-#: interpreter.
+#: Settings of a sweep that an experiment refuses: it measures all its cells, in
+#: effbench's own interpreter.
 REFUSED = ("resume", "python", "folder")
 
 
@@ -48,9 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " overrides for all sweeps, such as protocol=quick (default: list the experiments)",
     )
     options.add_db(parser)
-    parser.add_argument(
-        "--fresh", action="store_true", help="measure everything again, also stored results"
-    )
     parser.add_argument("--quiet", action="store_true", help="print only verdicts, no progress")
 
 
@@ -60,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if names:
         reproduce(args, names, overrides)
         return 0
-    if overrides or args.fresh:
+    if overrides:
         raise UsageError(
             "reproduce: no experiment given; name one (effbench reproduce lists them) or all"
         )
@@ -89,7 +86,7 @@ def reproduce(args: argparse.Namespace, names: Sequence[str], words: Sequence[st
         probed = describe_machine(server, settings.get("device", "auto"))
         for experiment in experiments:
             console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}")
-            done = Reproduction(experiment, server, probed, db, overrides, args.fresh, args.quiet)
+            done = Reproduction(experiment, server, probed, db, overrides, args.quiet)
             try:
                 done.execute()
             except UsageError as error:  # the other experiments can still run
@@ -147,12 +144,8 @@ def show(console: Console, done: Reproduction) -> None:
     for judgement in done.judgements:
         show_verdict(console, judgement)
     sweeps = sorted({result.sweep_id for result in done.results_of("rows")})
-    if not sweeps:
-        return
-    text = f"sweeps: {', '.join(sweeps)}"
-    if done.reused:
-        text += f"; {done.reused} rows reused (--fresh measures them again)"
-    console.print_line(escape(text), "dim")
+    if sweeps:
+        console.print_line(escape(f"sweeps: {', '.join(sweeps)}"), "dim")
 
 
 def show_verdict(console: Console, judgement: Judgement) -> None:

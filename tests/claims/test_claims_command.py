@@ -137,18 +137,17 @@ def test_what_is_stored_of_other_claims(here):
     assert list(rows["counts"]["measured"]["evidence"]) == ["counted"]
 
 
-def test_nothing_is_measured_twice(here):
-    before = here.run("ls").out
-    assert " mine " in before
-    assert "; 4 rows reused" in here.run("reproduce", "mine.py", *here.tiny3).out
-    assert here.run("ls").out == before
+def test_the_sweep_is_named(here):
+    (sweep_id,) = verdicts(here.db)["wide"]["measured"]["sweeps"]
+    assert here.done.out.endswith(f"sweeps: {sweep_id}\n")
+    assert " mine " in here.run("ls").out
 
 
 def test_ctrl_c_judges_nothing(here, monkeypatch):
     interrupted = SimpleNamespace(state="interrupted")
     monkeypatch.setattr(plan, "conduct", lambda jobs, command: interrupted)
     before = verdicts(here.db)
-    assert here.run("reproduce", "mine.py", *here.tiny3, "--fresh").code == 130
+    assert here.run("reproduce", "mine.py", *here.tiny3).code == 130
     assert verdicts(here.db) == before
 
 
@@ -197,7 +196,7 @@ def test_a_mistake_and_a_failed_check_cost_themselves_alone(here):
     assert done.code == 2, done
     assert "c a :fire:: not measured yet · error: ValueError: no" in done.out
     assert "not measured yet · it cannot be judged: AttributeError" in done.out
-    assert "weights needs CUDA" in done.out
+    assert "it needs CUDA, but this runs on cpu" in done.out
     assert "wrong: unknown model 'tinny'" in done.err
     assert "typo.py: claim c: " in done.err
     assert verdicts(here.folder / "other.db").keys() == {"c", "S1", "S14"}
@@ -207,7 +206,7 @@ def test_a_mistake_and_a_failed_check_cost_themselves_alone(here):
     ("words", "text"),
     [
         ("reproduce nowhere.py", "nowhere.py: running it raised FileNotFoundError"),
-        ("reproduce --fresh", "no experiment given"),
+        ("reproduce bs=4", "no experiment given"),
         ("reproduce storage bss=4", "reproduce takes no setting 'bss'; it takes model, bs, "),
         ("reproduce mine.py resume=last", "takes no setting 'resume'"),
         ("claims --db nowhere.db", "nowhere.db"),

@@ -31,7 +31,7 @@ def result_of_line(line):
 
 
 def chosen(experiment, sweeps, results):
-    """The results of the experiment's sweeps, in the order of its models; some were reused from
+    """The results of the experiment's sweeps, in the order of its models; some are those of
     other experiments."""
     axes = []
     for words in experiment.sweeps.values():
@@ -78,7 +78,7 @@ def test_a_claim_has_its_verdict_figures_and_intervals(name, results):
     (claim,) = [claim for claim in experiment.claims if claim.id == name]
     run.checks = row["measured"].get("evidence", {})
     of_claim = chosen(experiment, row["measured"].get("sweeps", ()), results)
-    run.results = dict.fromkeys(experiment.sweeps, of_claim)
+    run.results = {name: of_claim for name in claim.inputs if name not in run.checks}
     found = run.verdict_row(run.judge(claim))
     assert not run.mistakes
     for key in ("verdict", "reason", "experiment"):
