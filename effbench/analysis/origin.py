@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from effbench.core.cell import Cell, targets_in
+from effbench.core.cell import Cell
 from effbench.core.errors import UsageError
 from effbench.core.folders import cache_home
 from effbench.run.git import git as quick_git
@@ -169,13 +169,13 @@ def is_versioned(path: Path | None, root: Path) -> bool:
 
 
 def targets(cells: Iterable[Cell]) -> list[str]:
-    """Return the import paths that the cells use (`_target_` at any depth, losses), except
-    effbench's and torch's."""
+    """Return the import paths that the cells use (modules, modes, losses), except effbench's
+    and torch's."""
     names: dict[str, None] = {}
     for cell in cells:
-        names |= dict.fromkeys(targets_in([cell.model["module"], cell.mode]))
         training = cell.training or {}
-        names[str(training.get("loss"))] = None
+        for name in (cell.model["module"]["_target_"], cell.mode["_target_"], training.get("loss")):
+            names[str(name)] = None
     return [name for name in names if "." in name and not name.startswith(OWN_TARGETS)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -75,18 +75,6 @@ def mode_settings(mode: JsonObject) -> JsonObject:
     return {
         key: value for key, value in mode.items() if key not in ("name", "description", "_target_")
     }
-
-
-def targets_in(node: Any) -> Iterator[str]:
-    """Yield every `_target_` in nested settings, outermost first."""
-    if isinstance(node, dict):
-        if "_target_" in node:
-            yield str(node["_target_"])
-        for value in node.values():
-            yield from targets_in(value)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from targets_in(value)
 
 
 @dataclass(frozen=True, eq=False)

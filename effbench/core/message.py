@@ -120,13 +120,12 @@ class ProbeRequest(Payload):
 
     `modules`: target of a model -> names of its arguments; `inputs`: target of a model -> the ways
     in which inputs are passed to it, each as name, in order, -> whether it is passed by name;
-    `others`: targets among the arguments; `losses`: targets that `training.loss` names.
+    `losses`: targets that `training.loss` names.
     """
 
     modules: dict[str, list[str]] = field(default_factory=dict)
     inputs: dict[str, list[dict[str, bool]]] = field(default_factory=dict)
     networks: list[dict[str, Any]] = field(default_factory=list)  # arguments of `library.check`
-    others: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
     modes: list[dict[str, Any]] = field(default_factory=list)
     device: str = "auto"

@@ -61,10 +61,9 @@ def build_module(
     """Return the module in eval mode on `device`, with floating-point weights and buffers in
     `dtype`.
 
-    `module` holds `_target_` and the constructor's keyword arguments; arguments that are mappings
-    with a `_target_` are built first. Weights are drawn on the CPU, so that they depend only on the
-    seed and not on the device, unless the constructor uses DEVICE. Raises ConfigError for an
-    invalid target, and any exception of the constructor.
+    `module` holds `_target_` and the constructor's keyword arguments. Weights are drawn on the CPU,
+    so that they depend only on the seed and not on the device, unless the constructor uses DEVICE.
+    Raises ConfigError for an invalid target, and any exception of the constructor.
     """
     target = str(module[KEY])
     make = resolve_target(target)
@@ -72,7 +71,7 @@ def build_module(
     set_seed(seed)
     token = DEVICE.set(device)
     try:
-        built = make(**instantiate(arguments))
+        built = make(**arguments)
     finally:
         DEVICE.reset(token)
     if not isinstance(built, nn.Module):
@@ -165,16 +164,3 @@ def why_not_imported(target: str, error: Exception) -> str:
             " my_pkg.Net or path/to/file.py:Net"
         )
     return f": it imports {error.name}, which is not installed"
-
-
-def instantiate(node: Any) -> Any:
-    """Return plain values unchanged. For a mapping with a `_target_`, call the target with the
-    other keys."""
-    if isinstance(node, list | tuple):
-        return [instantiate(value) for value in node]
-    if not isinstance(node, Mapping):
-        return node
-    arguments = {key: instantiate(value) for key, value in node.items() if key != KEY}
-    if KEY not in node:
-        return arguments
-    return resolve_target(str(node[KEY]))(**arguments)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from effbench.core.cell import Cell, Environment, mode_settings, targets_in
+from effbench.core.cell import Cell, Environment, mode_settings
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.message import ProbedGpu, ProbeRequest
 from effbench.core.settings import LOSSES
@@ -76,14 +76,13 @@ def refuse(errors: Sequence[str]) -> None:
 
 
 def whole_request(cells: Sequence[Cell]) -> ProbeRequest:
-    """Return a request to import the modules, the losses and all other targets of these cells."""
+    """Return a request to import the modules and the losses of these cells."""
     losses = {cell.training["loss"] for cell in cells if cell.training}
     request = ProbeRequest(losses=sorted(losses.difference(LOSSES)))
     for cell in cells:
         module = cell.model["module"]
-        target, *inner = targets_in(module)
+        target = module["_target_"]
         arguments = {name: value for name, value in module.items() if name != "_target_"}
-        append_new(request.others, inner)
         append_new(request.modules.setdefault(target, []), arguments)
         if target == NETWORK:
             append_new(request.networks, [arguments])

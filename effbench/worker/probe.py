@@ -89,8 +89,6 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
         attempt(target, partial(check_model, target, names, inputs))
     for network in request.networks:
         attempt(network["library"], partial(libraries.check, **network))
-    for target in request.others:
-        attempt(target, partial(resolve_target, target))
     for loss in request.losses:
         attempt(loss, partial(resolve_target, loss, setting="training.loss"))
     settings = [attempt(mode["_target_"], partial(check_mode, mode)) for mode in request.modes]

@@ -4,7 +4,6 @@ the test."""
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,7 +80,6 @@ def test_another_revision_is_a_worktree_that_goes_again(repository):
 
 
 OWN = "effbench.models.mlp.MLP"
-NESTED = {"_target_": "torch.nn.DataParallel", "module": {"parts": [{"_target_": "my_pkg.Layer"}]}}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +89,6 @@ NESTED = {"_target_": "torch.nn.DataParallel", "module": {"parts": [{"_target_":
         (cell(OWN, mode="my.Mode"), ["my.Mode"]),
         (cell(OWN, training={"loss": "my_pkg.loss"}), ["my_pkg.loss"]),
         (cell(OWN, training={"loss": "mean-square"}), []),
-        (replace(cell(), model={"module": NESTED}), ["my_pkg.Layer"]),
     ],
 )
 def test_what_the_user_wrote(used, names):

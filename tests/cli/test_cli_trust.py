@@ -35,7 +35,7 @@ def a_cell(target="torch.nn.Linear", **arguments):
 
 
 OWN = a_cell()
-EVIL = a_cell("subprocess.getoutput", cmd=f"touch {MARKER}", config={"_target_": "os.system"})
+EVIL = a_cell("subprocess.getoutput", cmd=f"touch {MARKER}")
 
 
 def facts(python=sys.executable):

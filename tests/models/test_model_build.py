@@ -4,7 +4,6 @@ import sys
 
 import pytest
 import torch
-from torch import nn
 
 from effbench.core.errors import ConfigError
 from effbench.core.python_files import FILE
@@ -128,9 +127,7 @@ def test_what_is_no_module_is_refused(here):
 
 
 def test_arguments_of_a_model(here):
-    (layer,) = build("torch.nn.ModuleList", modules=[{"_target_": "torch.nn.ReLU"}])
-    assert isinstance(layer, nn.ReLU)
-    assert build("my_net.Net", act={"_target_": "types.SimpleNamespace", "width": 3}).act.width == 3
+    assert build("my_net.Net", width=3, act={"names": ["relu"]}).act == {"names": ["relu"]}
 
 
 @pytest.mark.parametrize(
