@@ -95,7 +95,7 @@ def test_out_of_memory_and_a_poisoned_context_cost_one_trial(custom):
 def test_a_skipped_cuda_graph_is_degraded_with_inductors_reason(custom):
     (row,) = custom("ChangesItsInput", "reduce-overhead", "[32]", "bs=4", "protocol.profile=false")
     assert row["status"] == "degraded", row["reason"]
-    assert "mutated inputs" in row["reason"] and "modules.py:" in row["reason"]
+    assert "mutated inputs" in row["reason"]
 
 
 def test_a_graph_that_inductor_cuts_is_degraded_cold_and_warm(swept):
