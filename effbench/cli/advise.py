@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from effbench.analysis.advice import QUANTITIES, Question, recommend, rows_at, sweep_with
 from effbench.cli import options
@@ -20,6 +21,9 @@ from effbench.render.tables import rows_of
 from effbench.store.secrets import masked, masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
+
+if TYPE_CHECKING:
+    from effbench.config.overrides import Word
 
 HELP = (
     "Recommend the mode for a model at one batch size: for MODEL by a short sweep, without MODEL"
@@ -152,8 +156,8 @@ def matrix_of(args: argparse.Namespace) -> list[str]:
     models = [word for word in args.words if "=" not in word and not word.startswith("~")]
     overrides = [parse(word) for word in args.words if word not in models]
     keys = {word.key for word in overrides}
-    is_swept = any(word.key != "mode" and word.override.is_sweep_override() for word in overrides)
-    if len(models) != 1 or "model" in keys or args.sweep or args.model or is_swept:
+    names_one_model = len(models) == 1 and "model" not in keys
+    if not names_one_model or args.sweep or args.model or not sweep_only_modes(overrides):
         raise UsageError(
             "advise mode measures one model at one batch size, as in effbench advise mode mlp bs=8;"
             " without MODEL, --sweep SWEEP --model NAME --bs N select stored results"
@@ -164,3 +168,9 @@ def matrix_of(args: argparse.Namespace) -> list[str]:
     if args.bs:
         matrix.append(f"bs={args.bs}")
     return [*matrix, *options.place_of(args), *(word.text for word in overrides)]
+
+
+def sweep_only_modes(overrides: Sequence[Word]) -> bool:
+    """Return whether no override but that of the mode has several values."""
+    others = [word for word in overrides if word.key != "mode"]
+    return not any(word.override.is_sweep_override() for word in others)
