@@ -8,8 +8,8 @@ A cell that was measured on one side only is `missing` or `new`. Metrics are com
 same rounds), Benjamini–Hochberg (over times or sizes) and an effect beyond the limit; `exact` by
 its integers; `bound` by a factor and an absolute difference, times only of two trials per side.
 
-What makes a trial `degraded` or `incorrect` is decided where it runs: `RunningTrial.judge` in
-worker/trial.py.
+What makes a trial `degraded` is decided in `RunningTrial.judge` (worker/trial.py), and what makes
+it `incorrect` where its workload compares outputs (workloads/).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     argv -> CommandLine of Words -> Jobs (Words and a Config each) -> Cells -> plan
 
-- `overrides`: a command line: its options, and its overrides, each parsed once into a `Word`; what
+- `overrides`: a command line: its options, and its overrides, parsed into a `Word` each; what
   `resume=` adds
 - `launch`: Hydra's sweeper chooses the jobs, and its launcher runs them as one sweep
 - `compose`: the words of a job become a `settings.Config`

@@ -11,7 +11,8 @@ other mistakes has its text:
   `launch.OTHER_LAUNCHER`, `cells.split` (a setting that cannot be swept), `cells.check_effect` (a
   phase that no cell has)
 - together: `validation`, `compose.with_batch_size`; `run.selection` (`exclude`)
-- after the import of modules and modes: `run.probe` (a mode's settings, `training.loss`),
+- after the import of modules and modes: `run.probe` (a mode's settings), `worker.probe` (arguments
+  of a module), `models.libraries.check` (those of a network by name), `models.build` (targets),
   `cells.resolve` (two modules of one name), `cells.check_devices`
 - `resume=`: `overrides.sweep_to_resume`; `run.resume` (another plan)
 - files: `explain` (errors of Hydra and OmegaConf), `compose.check_names`,

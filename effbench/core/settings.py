@@ -189,7 +189,7 @@ class Protocol:
     # a timer stops when the median's 95 % interval is within ± this fraction
     target_interval: NotNegative = 0.005
     max_samples: TwoOrMore = 100_000  # maximum samples of each timer
-    # minimum calls before timing; 3 if a call takes longer than `warmup_s`
+    # minimum calls before timing; 3 once they take `max_warmup_s`
     warmup_calls: Natural = 10
     warmup_s: NotNegative = 0.2  # minimum seconds before timing
     max_warmup_s: NotNegative = 2.0  # seconds after which warm-up ends even if not steady

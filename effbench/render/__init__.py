@@ -1,5 +1,6 @@
 """Tables, figures, Markdown and the site of results. Import from the modules; the package exports
-nothing. Nothing here needs torch, pandas or Plotly.
+nothing. Nothing here imports torch, pandas or Plotly; the site
+copies the script of the installed Plotly.
 
 | module | answers |
 |---|---|

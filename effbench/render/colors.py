@@ -1,6 +1,6 @@
 """Colour, marker and dash of each mode, the same on all pages and in all figures.
 
-The first seven colours are grey, blue, violet, green, pink, orange and red. They keep a CIELAB
+The colours of eager, of torch.compile's modes, of `cuda-graph` and of `compile+graph` keep a CIELAB
 distance of at least 26 from each other in normal vision and under simulated protanopia,
 deuteranopia and tritanopia, and a contrast of about 3:1 or more with both page backgrounds. Marker
 and dash distinguish the modes without colour.

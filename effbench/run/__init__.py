@@ -10,6 +10,7 @@
 | schedule | which trials are left, in which order, and which are no longer needed? |
 | duets | how do two trials meet that are timed in turn? |
 | devices | which GPU and which cores does a trial have to itself? |
+| core/settings.py | how long does a trial wait for its GPU (`Executor.lock_timeout_s`)? |
 | client, pool | how do processes start from fork servers, and how do they end? |
 | interpreters, probe | does an interpreter suit, and what does its machine have? |
 """

@@ -3,7 +3,7 @@
 | module | answers |
 |---|---|
 | server | how do processes fork from a server that has torch loaded? |
-| trial | which phases has a trial, and which status does it end with (`judge`)? |
+| trial | which phases has a trial, and when is it `degraded` (`judge`)? |
 | context | what do the parts of a trial share? |
 | tasks | what can a server be asked for? |
 | timings, pairing, duet_member | how are timers, pairs and duets taken and recorded? |

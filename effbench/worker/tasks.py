@@ -1,4 +1,5 @@
-"""The interface of tasks: modules next to this one that have `run_task(payload, say_phase)`."""
+"""The interface of tasks: modules next to this one that have `run_task(payload, say_phase)`, and
+`preload` of the server."""
 
 from __future__ import annotations
 
