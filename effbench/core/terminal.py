@@ -4,7 +4,7 @@ prints."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import rich.console
 from rich import markup
@@ -13,11 +13,14 @@ from rich.segment import Segment
 
 from effbench.core.printable import printable
 
-if TYPE_CHECKING:
-    from effbench.core.table import Table
-
 #: Columns of output that is not a terminal: wide enough that no table is cut.
 PLAIN_WIDTH = 240
+
+
+class Drawable(Protocol):
+    """A table that can be drawn on a console."""
+
+    def rich(self, *, lines: bool) -> RenderableType: ...
 
 
 class Console(rich.console.Console):
@@ -37,7 +40,7 @@ class Console(rich.console.Console):
                 kept = "".join(c for c in text if c.isprintable() or c == "\n")
                 yield Segment(kept, segment.style)
 
-    def print_table(self, table: Table, *, lines: bool = False) -> None:
+    def print_table(self, table: Drawable, *, lines: bool = False) -> None:
         """Print a table, with `lines` as borders. Rich folds what is wider than the console."""
         self.print(table.rich(lines=lines))
 
