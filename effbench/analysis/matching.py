@@ -365,8 +365,9 @@ def typed_paths(
     places = [path, os.path.join(folder or "", path)]  # noqa: PTH118
     if by == "folder":
         return {os.path.realpath(place) for place in places}
+    places = [*places, shutil.which(path) or path]
     # links are not followed, because that would lead out of a virtual environment
-    return {os.path.abspath(place) for place in (*places, shutil.which(path) or path)}  # noqa: PTH100
+    return {os.path.abspath(place) for place in places}  # noqa: PTH100
 
 
 def parameter(cell: Cell, by: str) -> str | None:
