@@ -155,22 +155,21 @@ def matrix_of(args: argparse.Namespace) -> list[str]:
 
     models = [word for word in args.words if "=" not in word and not word.startswith("~")]
     overrides = [parse(word) for word in args.words if word not in models]
-    keys = {word.key for word in overrides}
-    names_one_model = len(models) == 1 and "model" not in keys
-    if not names_one_model or args.sweep or args.model or not sweep_only_modes(overrides):
+    if len(models) != 1 or args.sweep or args.model or not leave_one_model(overrides):
         raise UsageError(
             "advise mode measures one model at one batch size, as in effbench advise mode mlp bs=8;"
             " without MODEL, --sweep SWEEP --model NAME --bs N select stored results"
         )
     matrix = [f"model={models[0]}"]
-    if "mode" not in keys:
+    if all(word.key != "mode" for word in overrides):
         matrix.append(f"mode={CANDIDATES}")
     if args.bs:
         matrix.append(f"bs={args.bs}")
     return [*matrix, *options.place_of(args), *(word.text for word in overrides)]
 
 
-def sweep_only_modes(overrides: Sequence[Word]) -> bool:
-    """Return whether no override but that of the mode has several values."""
+def leave_one_model(overrides: Sequence[Word]) -> bool:
+    """Return whether no override names a model, and none but that of the mode has several
+    values."""
     others = [word for word in overrides if word.key != "mode"]
-    return not any(word.override.is_sweep_override() for word in others)
+    return not any(word.key == "model" or word.override.is_sweep_override() for word in others)

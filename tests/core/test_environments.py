@@ -20,7 +20,7 @@ def environment(id, interpreter=None, folder=None, **versions):
         (["/venvs/a/bin/python", "/venvs/b/bin/python"], ["a", "b"]),
         (["/usr/bin/python3.11", "/usr/bin/python3.12"], ["python3.11", "python3.12"]),
         (["/usr/bin/python3", "/venvs/a/bin/python"], ["usr", "a"]),
-        (["/work/old/.venv/bin/python", "/work/new/.venv/bin/python"], ["old", "new"]),
+        (["/srv/old/.venv/bin/python", "/srv/new/.venv/bin/python"], ["old", "new"]),
         (["/checkout/old", "/checkout/new"], ["old", "new"]),
         (["/a/repo", "/b/repo", "/b/fork"], ["/a/repo", "/b/repo", "/b/fork"]),
         (["/repo", "/srv/repo"], ["/repo", "/srv/repo"]),
