@@ -37,7 +37,7 @@ def run_checks(
             slot = Slot("CPU", "cpu")
             if gpus and request.device != "cpu":
                 slot = gpu_slot(gpus[0])
-            if request.device == "auto":  # a check that needs a GPU reports that there is none
+            if request.device == "auto":  # without a GPU, a check that needs one fails
                 request = replace(request, device=slot.device)
             caches = TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True)
             with slot.lock(pool.stop), pool.shared(0) as current, caches as folder:
