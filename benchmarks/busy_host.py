@@ -156,7 +156,7 @@ def print_cells(turns: dict[str, Turn]) -> None:
     for cell in quiet.index:
         rows = [frame.loc[cell] for frame in frames]
         ratios = [shown(row["latency_ms"] / quiet[cell], row["marked"]) for row in rows]
-        speedups = [shown(row["speedup"], row["marked"]) for row in rows]
+        speedups = [shown(row["speedup"], pd.notna(row["speedup_disturbance"])) for row in rows]
         model, bs, mode = cell
         values = [f"{model} bs {bs} {mode}", f"{quiet[cell]:.4g}", *ratios, ", ".join(speedups)]
         print(f"| {' | '.join(values)} |")
