@@ -22,6 +22,7 @@ z-score of 5 over its lookback, and Otava's change points from an interpreter wi
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import itertools
 import json
 import math
@@ -39,14 +40,16 @@ from changepoints import otava
 from scipy import stats
 
 from effbench.analysis.confirm import may_be_slower, settle
-from effbench.analysis.limits import CellFacts, read
-from effbench.analysis.matching import LEAST_COMPILATIONS, CellPair
+from effbench.analysis.limits import read
+from effbench.analysis.matching import LEAST_COMPILATIONS, ComparedCell
 from effbench.analysis.verdicts import Change, Verdict, judge
+from effbench.core.cell import Status, Trial
 from effbench.core.table import Column, Table
 from effbench.stats.changepoints import find_changes
 from effbench.stats.intervals import FIRST_LOOK, TUNED, TUNED_SD, geometric_mean
-from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, noise_threshold
-from effbench.store.sides import CellResult
+from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS
+from effbench.store.sides import ResultWithTrials
+from effbench.store.summary import CountedTrials
 
 RECORDING = Path(__file__).resolve().parents[1] / "results" / "reference" / "noise-h200.jsonl"
 #: Figures with noise (lower is better), and figures that are constant over the trials of a cell.
@@ -56,11 +59,17 @@ TIMES, HOST_TIMES = FIGURES[:3], FIGURES[:2]
 TRIALS = 5
 LEVELS = (0.01, 0.02, 0.03, 0.05, 0.10)
 HISTORY = 20
-SCREENED, WITH_HISTORY, CONFIRMED = (
-    f"effbench, {how}" for how in ("screened", "screened, with history", "alternating")
-)
+#: What a comparison does not use of a result.
+UNKNOWN = {
+    **dict.fromkeys(("model", "mode", "dtype", "phase", "device", "cell_key"), ""),
+    **dict.fromkeys(("sweep_name", "label")),
+    "bs": 0,
+    "params": {},
+    "started_at": dt.datetime.now(dt.UTC),
+}
+SCREENED, CONFIRMED = (f"effbench, {how}" for how in ("screened", "alternating"))
 PEERS = ("TorchBench 7 %", "pyperf t-test", "asv U test, × 1.1", "Conbench z = 5")
-RULES = (SCREENED, WITH_HISTORY, CONFIRMED, *PEERS)
+RULES = (SCREENED, CONFIRMED, *PEERS)
 LIMITS = read(settings=[f"metrics=[{','.join((*FIGURES, *CONSTANT))}]"])
 #: How cells are slowed -> kind of cell, spread of the figures that follow, and the figures that are
 #: slowed.
@@ -95,17 +104,22 @@ class Drawn:
     values_ms: np.ndarray
     compiled: dict[int, tuple[int, str]] = field(default_factory=dict)
 
-    def by_round(self, constant: dict[str, float]) -> dict[str, dict[int, float]]:
-        """Metric -> round -> figure."""
-        figures = {
-            name: {
-                number: float(value) for number, value in enumerate(column) if not math.isnan(value)
-            }
-            for name, column in zip(FIGURES, self.figures.T, strict=True)
-        }
-        return figures | {
-            name: dict.fromkeys(range(len(self.figures)), value) for name, value in constant.items()
-        }
+    def trials(self, constant: dict[str, float]) -> list[Trial]:
+        """The trials with these figures and constant ones."""
+        trials = []
+        for number, row in enumerate(self.figures.tolist()):
+            compilation, kernels = self.compiled.get(number, (None, None))
+            trial = Trial(
+                "",
+                number,
+                Status.OK,
+                compilation=compilation,
+                kernel_fingerprint=kernels,
+                **dict(zip(FIGURES, row, strict=True)),
+                **constant,
+            )
+            trials.append(trial)
+        return trials
 
 
 @dataclass(frozen=True)
@@ -255,33 +269,27 @@ class Case:
     history: np.ndarray | None = None
 
 
-def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
+def screened(cases: Sequence[Case]) -> list[Change]:
     """Return every verdict of a comparison of these cells; keys are their indices."""
-    pairs = []
-    for index, case in enumerate(cases):
-        pairs.append(CellPair(str(index), str(index), CellFacts(), *results(case)))
-
-    thresholds = {
-        (str(index), metric): noise_threshold([case.history[:, column].tolist()]) or 0.0
-        for index, case in enumerate(cases)
-        for column, metric in enumerate(FIGURES)
-        if with_history and case.history is not None
-    }
-    return judge(pairs, LIMITS, thresholds)
+    return judge([compared(index, case) for index, case in enumerate(cases)], LIMITS)
 
 
-def results(case: Case) -> list[CellResult]:
-    sides, bound = (case.before, case.after), "launch" if case.kind == "launch-bound" else "gpu"
-    return [
-        CellResult(
-            "ok",
+def compared(index: int, case: Case) -> ComparedCell:
+    """Return both sides of a case, with its index as the key."""
+    bound = "launch" if case.kind == "launch-bound" else "gpu"
+    sides = []
+    for side in (case.before, case.after):
+        trials = side.trials(case.constant)
+        result = ResultWithTrials(
+            **UNKNOWN,
+            status=Status.OK,
+            reason=None,
+            trials=len(trials),
             bound=bound,
-            figures=side.by_round(case.constant),
-            compilations={number: known for number, (known, _) in side.compiled.items()},
-            kernels=frozenset(kernels for _, kernels in side.compiled.values()),
+            counted=CountedTrials(trials, trials),
         )
-        for side in sides
-    ]
+        sides.append(result)
+    return ComparedCell(str(index), str(index), "", *sides)
 
 
 def slower(changes: Sequence[Change], suspects: bool = False) -> dict[int, list[Change]]:
@@ -299,15 +307,15 @@ def confirmed(flagged: Mapping[int, Sequence[Change]], again: Mapping[int, Case]
     rounds = {
         index: min(map(rounds_of, (case.before, case.after))) for index, case in again.items()
     }
-    pairs = []
+    cells = []
     for index, case in again.items():
         before, after = (
             replace(side, figures=side.figures[: rounds[index]])
             for side in (case.before, case.after)
         )
         cut = replace(case, before=before, after=after, constant={})
-        pairs.append(CellPair(str(index), str(index), CellFacts(), *results(cut)))
-    rows = {(row.key, row.metric): row for row in judge(pairs, LIMITS, interleaved=True)}
+        cells.append(compared(index, cut))
+    rows = {(row.key, row.metric): row for row in judge(cells, LIMITS, interleaved=True)}
     settled = {index: [replace(row) for row in flagged[index]] for index in again}
     for index, changes in settled.items():
         for change in changes:
@@ -455,7 +463,6 @@ def called_by(
     injected after."""
     changes = screened(cases)
     found, flagged = slower(changes), slower(changes, suspects=True)
-    with_history = slower(screened(cases, with_history=True))
     reruns = {}
     for index in flagged:
         one, injected = ways[index]
@@ -467,7 +474,7 @@ def called_by(
         reruns[index] = replace(cases[index], **dict(zip(("before", "after"), sides, strict=True)))
     sure = confirmed(flagged, reruns)
     rules = []
-    called = {SCREENED: found, WITH_HISTORY: with_history, CONFIRMED: sure}
+    called = {SCREENED: found, CONFIRMED: sure}
     for index in range(len(cases)):
         rules.append({rule for rule, alarms in called.items() if index in alarms})
     return rules

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from effbench.analysis.winners import log_of
 from effbench.core.cell import Result, Status
@@ -20,6 +20,7 @@ from effbench.store.sweeps import recorded_here_first
 if TYPE_CHECKING:
     from effbench.store.store import Store
 
+Value = TypeVar("Value")
 #: The time per call that counts, as users type it (`latency` or `period`) -> its speedup.
 QUANTITIES = {METRICS[time].title: speedup for speedup, time in SPEEDUPS.items()}
 
@@ -27,10 +28,12 @@ QUANTITIES = {METRICS[time].title: speedup for speedup, time in SPEEDUPS.items()
 # --- the results that answer ---
 
 
-def rows_of_case(rows: Iterable[Result], model: str | None) -> list[LabelledResult]:
-    """Return the rows of one model, except streams. `model`: its name, or with other swept
-    parameters `mlp · dtype=float32`. Raises NothingFoundError if no row matches, UsageError if
-    several models do."""
+def rows_at(
+    rows: Iterable[Result], model: str | None = None, bs: int | None = None
+) -> list[LabelledResult]:
+    """Return the rows of a model at a batch size, each by default the only one, except streams.
+    `model`: its name, or with other swept parameters `mlp · dtype=float32`. Raises
+    NothingFoundError if no row matches, UsageError if several models or sizes do."""
     rows = list(rows)
     if not rows:
         raise NothingFoundError("this sweep has no results yet")
@@ -43,51 +46,49 @@ def rows_of_case(rows: Iterable[Result], model: str | None) -> list[LabelledResu
         raise NothingFoundError(
             f"no result of {model or 'any model'} in this sweep; measured models: {known}"
         )
-    return by_case[the_only(list(dict.fromkeys(named)), "model")]
-
-
-def rows_at(
-    rows: Iterable[Result], model: str | None = None, bs: int | None = None
-) -> list[LabelledResult]:
-    """Return the rows of a model at a batch size, each by default the only one. Raises like
-    `rows_of_case`."""
-    by_size = grouped(rows_of_case(rows, model), lambda row: row.bs)
-    sizes = sorted(by_size)
+    by_size = grouped(by_case[the_only(named, "model")], lambda row: row.bs)
     if bs is None:
-        bs = the_only(sizes, "bs")
+        bs = the_only(by_size, "bs")
     if bs not in by_size:
-        raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
+        sizes = ", ".join(map(str, by_size))
+        raise NothingFoundError(f"bs={bs} was not measured; measured: {sizes}")
     return by_size[bs]
 
 
-def the_only(values: Sequence[Any], name: str) -> Any:
-    """Return the only value. Raises UsageError if there are several."""
-    if len(values) > 1:
-        known = ", ".join(map(str, values))
+def the_only(values: Iterable[Value], name: str) -> Value:
+    """Return the only distinct value. Raises UsageError if there are several."""
+    first, *others = dict.fromkeys(values)
+    if others:
+        known = ", ".join(map(str, (first, *others)))
         raise UsageError(
             f"the sweep has several values of {name}: {known}; choose one with --{name}"
         )
-    return values[0]
+    return first
 
 
 def sweep_with(store: Store, model: str, bs: int | None) -> str:
     """Return the id of the completed sweep with most ok results of a model at this batch size
     (None: any) that are not marked; of several that with most trials, then the newest. Raises
     NothingFoundError without any result of the model."""
-    weights: dict[str, tuple[int, int]] = {}
+    best = None
+    most = (-1, -1)
     for sweep in recorded_here_first(store.sweeps()):
-        results = store.results(sweep.id) if sweep.state == "completed" else []
+        if sweep.state != "completed":
+            continue
+        results = store.results(sweep.id)
         ok = [row for row in results if row.model == model and row.status is Status.OK]
         at_size = [row for row in ok if bs in (None, row.bs)]
-        if ok:
-            unmarked = sum(not row.marked for row in at_size)
-            weights[sweep.id] = unmarked, sum(row.trials for row in at_size)
-    if not weights:
+        unmarked = sum(not row.marked for row in at_size)
+        weight = unmarked, sum(row.trials for row in at_size)
+        if ok and weight > most:
+            best = sweep.id
+            most = weight
+    if best is None:
         raise NothingFoundError(
             f"{store.name} has no ok result of {model} in a completed sweep;"
             f" `effbench advise mode {model}` measures it"
         )
-    return max(weights, key=lambda sweep_id: weights[sweep_id])
+    return best
 
 
 # --- the mode ---

@@ -1,12 +1,11 @@
 """Compare two sweeps of a database, or two parts of one, cell by cell and metric by metric.
 
-`matching.pairs_of` decides which cells are compared; `verdicts.judge` gives their verdicts.
+`matching.compared_cells` decides which cells are compared; `verdicts.judge` gives their verdicts.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,16 +13,13 @@ from dataclasses import dataclass, field, replace
 from effbench.analysis import matching
 from effbench.analysis.limits import Limits
 from effbench.analysis.matching import BY_ENVIRONMENT, Side
-from effbench.analysis.verdicts import Change, Thresholds, Verdict, judge, ordered
+from effbench.analysis.verdicts import Change, Verdict, judge, ordered
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import grouped, mode_order
-from effbench.core.metrics import METRICS
 from effbench.stats.intervals import (
-    LogEstimate,
     mean_of_estimates,
     mean_of_related_estimates,
 )
-from effbench.stats.significance import noise_threshold
 from effbench.store.decisions import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -56,7 +52,6 @@ class Compared:
 
     before: Side
     after: Side
-    hardware: str
     differences: list[str]
     changes: list[Change]
     modes: list[ModeChange]
@@ -86,10 +81,6 @@ class Compared:
     def cells(self) -> set[str]:
         """The keys of the cells."""
         return {change.key for change in self.changes}
-
-    def of(self, metric: str) -> list[Change]:
-        """Return the rows of a metric."""
-        return [change for change in self.changes if change.metric == metric]
 
     @property
     def measured(self) -> set[str]:
@@ -127,25 +118,11 @@ def compare_sweeps(
         raise UsageError(
             f"both sides are sweep {before.id}; run a new sweep first, or name two different ones"
         )
-    sides = [matching.load(store, info) for info in (before, after)]
-    old, new = matching.chosen_on(sides, on)
-    old, new = matching.on_one_machine(old, new, across)
-    thresholds = noise_thresholds(
-        store,
-        before,
-        after.started_at,
-        [*old.environments, *new.environments],
-        limits.metrics,
-    )
-    compared = compare_sides(
-        old,
-        new,
-        limits,
-        across,
-        thresholds=thresholds,
-    )
-    compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
-    speed = other_host_speed(store, before, after)
+    whole = [matching.load(store, info) for info in (before, after)]
+    old, new = matching.chosen_on(whole, on)
+    compared = compare_sides(old, new, limits, across)
+    compared.notes += [unfinished(side) for side in (old, new) if side.sweep.state != "completed"]
+    speed = other_host_speed(old, new)
     if speed is not None:
         compared.notes.append(speed)
         compared.first = "gpu_busy_ms"
@@ -176,17 +153,10 @@ def compare_parts(
     across = []
     if by == "gpu_name":
         across.append("hardware")
-    old, new = matching.on_one_machine(old, new, across)
-    compared = compare_sides(
-        old,
-        new,
-        limits,
-        across,
-        by=by,
-    )
+    compared = compare_sides(old, new, limits, across, by)
     if by == "mode":
         compared.modes = [replace(line, mode=" → ".join(names)) for line in compared.modes]
-    if whole.state != "completed":
+    if sweep.state != "completed":
         compared.notes.append(unfinished(whole))
     if by not in BY_ENVIRONMENT:
         omit_one_sided(compared)
@@ -209,31 +179,20 @@ def compare_sides(
     limits: Limits,
     across: Sequence[str],
     by: str | None = None,
-    thresholds: Thresholds | None = None,
 ) -> Compared:
-    """Compare two sides, each on one machine. `by`: the parameter in which the parts of one sweep
-    differ, which were measured in the same rounds. Raises like `compare_sweeps`."""
-    pairs = matching.pairs_of(
-        old,
-        new,
-        across,
-        by,
-    )
-    changes = judge(
-        pairs,
-        limits,
-        thresholds,
-        interleaved=by is not None,
-    )
+    """Compare two sides. `by`: the parameter in which the parts of one sweep differ, which were
+    measured in the same rounds. Raises like `compare_sweeps`."""
+    old, new = matching.at_one_place(old, new, across)
+    interleaved = by is not None
+    changes = judge(matching.compared_cells(old, new, across, by), limits, interleaved)
     return Compared(
         before=old,
         after=new,
-        hardware=new.hardware,
         differences=matching.differences(old, new, across),
         changes=changes,
-        modes=mode_changes(changes, is_joined="joined" in old.host or "joined" in new.host),
+        modes=mode_changes(changes, old, new),
         limits=limits,
-        interleaved=by is not None,
+        interleaved=interleaved,
     )
 
 
@@ -270,34 +229,11 @@ def one_baseline(
     return fitting[0]
 
 
-def noise_thresholds(
-    store: Store,
-    sweep: SweepInfo,
-    before: dt.datetime,
-    environments: Sequence[str],
-    metrics: Sequence[str],
-) -> Thresholds:
-    """Return (cell key, metric) -> noise threshold, where known, from sweeps with the name of this
-    one that began `before`, in these environments."""
-    ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
-    thresholds = {}
-    levels = store.levels(
-        sweep.id,
-        environments,
-        before,
-        ratios,
-    )
-    for key, of_environments in levels.items():
-        threshold = noise_threshold(of_environments.values())
-        if threshold is not None:
-            thresholds[key] = threshold
-    return thresholds
-
-
-def other_host_speed(store: Store, before: SweepInfo, after: SweepInfo) -> str | None:
+def other_host_speed(before: Side, after: Side) -> str | None:
     """Return that the host was faster or slower in one of the sweeps, as another machine with the
     same GPU is; None if its speed was about the same, or is unknown."""
-    old_ms, new_ms = (store.host_ms(sweep.id) for sweep in (before, after))
+    old_ms = host_ms(before)
+    new_ms = host_ms(after)
     if old_ms is None or new_ms is None or 1 / OTHER_SPEED <= new_ms / old_ms <= OTHER_SPEED:
         return None
     return (
@@ -307,28 +243,44 @@ def other_host_speed(store: Store, before: SweepInfo, after: SweepInfo) -> str |
     )
 
 
+def host_ms(side: Side) -> float | None:
+    """Return the time of the fixed host work in ms in a sweep's quieter moments: the median over
+    its trials; None if no trial has measured it."""
+    times = []
+    for result in side.results.values():
+        times += [trial.host_ms for trial in result.counted.measured if trial.host_ms]
+    return statistics.median(times) if times else None
+
+
 def unfinished(side: Side) -> str:
-    return f"{side.title} is {side.state}, not completed: only its measured cells are compared"
+    return (
+        f"{side.title} is {side.sweep.state}, not completed: only its measured cells are compared"
+    )
 
 
-def mode_changes(changes: Sequence[Change], is_joined: bool = False) -> list[ModeChange]:
+def mode_changes(changes: Sequence[Change], old: Side, new: Side) -> list[ModeChange]:
     """Return a change for each phase and mode in latency and period, if a cell has figures on both
-    sides. `is_joined`: a side is a sweep over hosts, whose errors the cells share."""
-    mean_of = mean_of_related_estimates if is_joined else mean_of_estimates
-    groups = grouped(changes, lambda change: (change.about.phase, change.about.mode))
+    sides."""
+    mean_of = mean_of_estimates
+    if "joined" in old.sweep.host or "joined" in new.sweep.host:
+        mean_of = mean_of_related_estimates  # the cells share the errors of the hosts
+    cells = new.cells | old.cells
+
+    def group(change: Change) -> tuple[str, str]:
+        cell = cells[change.key]
+        return cell.phase, cell.mode_name
+
+    groups = grouped(changes, group)
     order = mode_order((mode, mode) for _, mode in groups)
     lines = []
     for phase, mode in sorted(groups, key=lambda group: (group[0], order.index(group[1]))):
         rows = groups[phase, mode]
         for metric in ("latency_ms", "period_ms"):
             tests = [row.test for row in rows if row.metric == metric]
-            means = []
-            for test in tests:
-                if test is not None and 0 < test.ratio < math.inf:  # marked rows have none
-                    means.append(LogEstimate(math.log(test.ratio), test.error, test.df))
-            if not means:
+            ratios = [test.difference for test in tests if test is not None]  # not of marked rows
+            if not ratios:
                 continue
-            whole = mean_of(means).interval()
+            whole = mean_of(ratios).interval()
             line = ModeChange(
                 phase,
                 mode,
@@ -336,7 +288,7 @@ def mode_changes(changes: Sequence[Change], is_joined: bool = False) -> list[Mod
                 whole.value,
                 whole.low,
                 whole.high,
-                cells=len(means),
+                cells=len(ratios),
                 of=len({row.key for row in rows}),
             )
             lines.append(line)

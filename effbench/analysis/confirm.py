@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from effbench.analysis.compare import Compared
 from effbench.analysis.matching import (
     LEAST_COMPILATIONS,
-    CellPair,
+    ComparedCell,
     Side,
+    compared_cells,
     load,
-    pairs_of,
     software_changed,
 )
 from effbench.analysis.origin import current, origin
@@ -28,7 +28,7 @@ from effbench.analysis.verdicts import (
     ordered,
     verdict_of_statuses,
 )
-from effbench.core.cell import Cell, StoredEnvironment
+from effbench.core.cell import Cell
 from effbench.core.errors import EffbenchError, UsageError
 from effbench.core.metrics import METRICS, percent, ratio_text
 from effbench.core.printable import between, count
@@ -41,9 +41,9 @@ from effbench.run.pool import Pools
 from effbench.run.progress import Progress
 from effbench.run.sweep import Command, Outcome, open_sweep, planned_slots
 from effbench.stats.significance import LEAST_DUETS, LEAST_PAIRS, MOST_PAIRS
-from effbench.store.sides import PER_TRIAL, CellResult
+from effbench.store.sides import ResultWithTrials
 from effbench.store.store import Store
-from effbench.store.sweeps import CONFIRMING, SweepInfo
+from effbench.store.sweeps import CONFIRMING
 
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
@@ -75,8 +75,6 @@ class Confirmation:
     """A check whose cells run again. `command`: its words; `rounds`: most rounds of the re-run."""
 
     compared: Compared
-    before: SweepInfo
-    after: SweepInfo
     db: str
     command: Sequence[str]
     rounds: int = MOST_PAIRS
@@ -86,38 +84,11 @@ class Confirmation:
 @dataclass(frozen=True)
 class Rerun:
     """What a re-run measured on the baseline's side (`old`) and on the new one. `duets`: the trials
-    of each cell that ran on both, by its key. `is_partial`: it was interrupted."""
+    of each cell that ran on both, by its key."""
 
-    sweep_id: str
     old: Side
     new: Side
-    duets: Mapping[str, Duets] = field(default_factory=dict)
-    is_partial: bool = False
-
-    @property
-    def notes(self) -> list[str]:
-        """Why rounds were not timed in turn."""
-        reasons: dict[str, None] = {}
-        for duets in self.duets.values():
-            reasons |= dict.fromkeys(duets.reasons_alone)
-        return [f"some rounds were not timed in turn: {reason}" for reason in reasons]
-
-    @property
-    def complete_rounds(self) -> int:
-        """The number of rounds that are complete in some cell."""
-        return max((len(duets.rounds) for duets in self.duets.values()), default=0)
-
-    def has_run(self, change: Change) -> bool:
-        """Return whether the re-run can settle the row: both sides have a result and, if it was
-        interrupted, the metric does not need all compilations."""
-        is_whole = not self.is_partial or change.metric in PER_TRIAL
-        return is_whole and change.key in self.duets
-
-    def method_of(self, key: str) -> Method:
-        """Return how a cell ran."""
-        if all(map(is_of_duet, self.duets[key].trials)):
-            return AS_DUETS
-        return ALTERNATING
+    duets: Mapping[str, Duets]
 
 
 def confirm(request: Confirmation) -> str | None:
@@ -150,13 +121,12 @@ def confirm(request: Confirmation) -> str | None:
     except EffbenchError as error:
         why = f"nothing was run again: {error}"
     else:
-        if rerun.is_partial:
+        if rerun.new.sweep.state != "completed":
+            complete = max((len(duets.rounds) for duets in rerun.duets.values()), default=0)
             most = count(request.rounds, "round")
-            compared.interrupted = (
-                f"the re-run was interrupted after {rerun.complete_rounds} of {most}"
-            )
+            compared.interrupted = f"the re-run was interrupted after {complete} of {most}"
         judge_again(compared, flagged, rerun)
-        return rerun.sweep_id
+        return rerun.new.sweep.id
     for change in flagged:
         leave(change, NOT_RUN)
     compared.notes.append(why)
@@ -174,10 +144,8 @@ def may_be_slower(change: Change) -> bool:
     time)."""
     if change.verdict is not Verdict.AMBIGUOUS or change.ratio is None:
         return change.verdict is Verdict.SLOWER
-    limit = change.floor
-    if METRICS[change.metric].compare == "bound":
-        limit = change.limit
-    return limit is not None and change.ratio > 1 + limit
+    has_limit = change.test is not None or METRICS[change.metric].compare == "bound"
+    return has_limit and change.ratio > 1 + (change.limit or 0.0)
 
 
 def leave(change: Change, why: str) -> None:
@@ -192,33 +160,16 @@ def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
     """Run the cells on the baseline's side and on the new one. Raises EffbenchError if one of them
     cannot run here."""
     compared = request.compared
-    for sweep in (request.after, request.before):
-        refusal = resume.refusal(sweep)
+    for side in (compared.after, compared.before):
+        refusal = resume.refusal(side.sweep)
         if refusal:
             raise UsageError(refusal)
     old_facts = facts_of(compared.before)
     new_facts = facts_of(compared.after)
-    here = current(new_facts, request.after.id, cells)
-    software = software_changed(compared.before, compared.after)
-    with origin(
-        old_facts,
-        new_facts,
-        here,
-        cells,
-        software,
-    ) as there:
-        outcome = measure_again(
-            request,
-            cells,
-            there,
-            here,
-        )
-    return read(
-        request.db,
-        outcome,
-        there,
-        here,
-    )
+    here = current(new_facts, compared.after.sweep.id, cells)
+    with origin(old_facts, new_facts, here, cells) as there:
+        outcome = measure_again(request, cells, there, here)
+    return read(request.db, outcome, there, here)
 
 
 def measure_again(
@@ -229,7 +180,7 @@ def measure_again(
 ) -> Outcome:
     """Run these cells under the interpreters of the baseline's side (`there`) and of the new one
     (`here`)."""
-    recorded = recorded_settings(request.after)
+    recorded = recorded_settings(request.compared.after.sweep)
     method = ALTERNATING
     if recorded.protocol.duet and all(map(allows_duet, cells)):
         method = AS_DUETS
@@ -256,7 +207,7 @@ def measure_again(
         slots = planned_slots(settings, sweep.pools, cells)
         parallel = min(len(slots), len(cells))
         saved_s = recorded.protocol.budget_s - settings.protocol.budget_s
-        round_s = 2 * len(cells) / parallel * trial_seconds(request, cells, saved_s)
+        round_s = 2 * len(cells) / parallel * trial_seconds(request.compared.after, cells, saved_s)
         duration = between(method.least * round_s, request.rounds * round_s)
         progress.note(f"duration: {duration}")
         return sweep.run(SweepPlan(runs))
@@ -276,23 +227,16 @@ def read(
         whole = load(store, store.find_sweep(sweep_id))
         before = store.history(sweep_id, old_id)
         after = store.history(sweep_id, new_id)
-    return Rerun(
-        sweep_id,
-        whole.within([old_id]),
-        whole.within([new_id]),
-        {key: Duets(before[key], after[key]) for key in before.keys() & after.keys()},
-        is_partial=outcome.state != "completed",
-    )
+    duets = {key: Duets(before[key], after[key]) for key in before.keys() & after.keys()}
+    return Rerun(whole.within([old_id]), whole.within([new_id]), duets)
 
 
-def trial_seconds(request: Confirmation, cells: Iterable[Cell], saved_s: float) -> float:
+def trial_seconds(after: Side, cells: Iterable[Cell], saved_s: float) -> float:
     """Return how long a trial of these cells takes: as those of the checked sweep did, which was
     longer by `saved_s`."""
-    keys = {cell.key for cell in cells}
-    with Store.open(request.db, mode="read") as store:
-        trials = [trial for trial in store.trials(request.after.id) if trial.cell_key in keys]
-    mean_s = statistics.fmean(trial.wall_s or 0.0 for trial in trials)
-    return max(mean_s - saved_s, LEAST_TRIAL_S)
+    results = filter(None, (after.result(cell.key) for cell in cells))
+    walls_s = [trial.wall_s or 0.0 for result in results for trial in result.counted.measured]
+    return max(statistics.fmean(walls_s) - saved_s, LEAST_TRIAL_S)
 
 
 def facts_of(side: Side) -> Mapping[str, Any]:
@@ -308,7 +252,7 @@ def facts_of(side: Side) -> Mapping[str, Any]:
 def settings_of(request: Confirmation, recorded: Settings, method: Method) -> Settings:
     """Return the settings of the re-run: those of the checked sweep, with more rounds, and shorter
     ones if they are duets. `recorded`: with which the sweep ran."""
-    after = request.after
+    after = request.compared.after.sweep
     protocol = replace(
         recorded.protocol,
         rounds=request.rounds,
@@ -344,9 +288,9 @@ def floors_of(compared: Compared) -> dict[str, dict[str, float]]:
     floors: dict[str, dict[str, float]] = {}
     for change in flagged_of(compared):
         of_cell = floors.setdefault(change.key, {})
-        if change.metric in PER_TRIAL and METRICS[change.metric].compare == "ratio":
-            limit = compared.limits.of(change.about, change.metric)
-            of_cell[change.metric] = limit.floor or 0.0
+        metric = METRICS[change.metric]
+        if metric.compare == "ratio" and not metric.caches:
+            of_cell[metric.name] = change.limit or 0.0
     return floors
 
 
@@ -360,14 +304,14 @@ def check_machine(
     cluster, or if an interpreter has other software than its side had: the figures could refute any
     change."""
     hardware = pools[here].machine.environment.hardware
-    if hardware != compared.hardware:
-        raise UsageError(f"this machine has {hardware}, not {compared.hardware}")
+    if hardware != compared.after.hardware:
+        raise UsageError(f"this machine has {hardware}, not {compared.after.hardware}")
     for side, interpreter, what in (
         (compared.after, here, "the software is not that of the sweep"),
         (compared.before, there, "the baseline's interpreter has changed"),
     ):
-        now = StoredEnvironment(**vars(pools[interpreter].machine.environment))
-        changed = software_changed(side, replace(side, environments={"": now}))
+        now = pools[interpreter].machine.environment
+        changed = software_changed(side.environments.values(), [now])
         if changed:
             raise UsageError(f"{what} ({changed})")
 
@@ -377,20 +321,20 @@ def check_machine(
 
 def judge_again(compared: Compared, flagged: Sequence[Change], rerun: Rerun) -> None:
     """Update the flagged rows by the re-run, and add notes."""
-    pairs: list[CellPair] = []
+    cells: list[ComparedCell] = []
     if rerun.duets:
-        pairs = pairs_of(rerun.old, rerun.new)
-    cells = {pair.key: pair for pair in pairs}
-    changes = judge(pairs, compared.limits, interleaved=True)
+        cells = compared_cells(rerun.old, rerun.new)
+    changes = judge(cells, compared.limits, interleaved=True)
     rows = {(row.key, row.metric): row for row in changes}
     settled = 0
     for change in flagged:
         key = change.key
-        if not rerun.has_run(change):
+        old = rerun.old.result(key)
+        new = rerun.new.result(key)
+        if old is None or new is None:
             leave(change, NOT_RUN)
             continue
         settled += 1
-        old, new = cells[key].sides
         old_fails = fails(compared.before, key, old)
         new_fails = fails(compared.after, key, new)
         row = rows.get((key, change.metric))
@@ -403,18 +347,19 @@ def judge_again(compared: Compared, flagged: Sequence[Change], rerun: Rerun) -> 
         elif row is None:
             leave(change, NO_FIGURE)
         else:
-            rounds = cells[key].rounds_of(change.metric)
-            settle(
-                change,
-                row,
-                rounds,
-                rerun.method_of(key),
-            )
+            metric = METRICS[change.metric]
+            rounds = old.figures(metric).keys() & new.figures(metric).keys()
+            is_duet = all(map(is_of_duet, rerun.duets[key].trials))
+            method = AS_DUETS if is_duet else ALTERNATING
+            settle(change, row, len(rounds), method)
     compared.changes = ordered(compared.changes, compared.first)
-    compared.notes += [f"rows run again: {settled}, in sweep {rerun.new.title}", *rerun.notes]
+    compared.notes.append(f"rows run again: {settled}, in sweep {rerun.new.title}")
+    reasons = (reason for duets in rerun.duets.values() for reason in duets.reasons_alone)
+    for reason in dict.fromkeys(reasons):
+        compared.notes.append(f"some rounds were not timed in turn: {reason}")
 
 
-def fails(side: Side, key: str, now: CellResult) -> bool:
+def fails(side: Side, key: str, now: ResultWithTrials) -> bool:
     """Return whether the cell now has a status of a worse class than on this side."""
     before = side.result(key)
     return before is not None and verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
@@ -431,21 +376,22 @@ def settle(
     `rounds`: the number of rounds in which both sides have the figure; `method`: how the cell
     ran."""
     if not row.has_both:
-        leave(change, joined(NO_FIGURE, row.reason) or NO_FIGURE)
+        leave(change, f"{NO_FIGURE}; {row.reason}")
         return
     if row.is_unjudged:
         leave(change, f"{row.disturbance}, when run again")
         return
     figures = figures_text(row)
-    if row.metric in PER_TRIAL and rounds < method.least:
+    metric = METRICS[row.metric]
+    has_rounds = metric.compare != "bound" and not metric.caches
+    if has_rounds and rounds < method.least:
         leave(change, f"{figures}, but only {rounds} pairs ({method.text})")
         return
     how = method.text
     if row.low is not None:
         how += f", {rounds} {method.unit}"
-    text = joined(f"{figures} ({how})", row.reason or why_not_slower(row, method))
-    verdict = verdict_again(change, row, method)
-    change.limit = row.limit
+    text = joined(f"{figures} ({how})", row.reason or why_not_slower(row))
+    verdict = verdict_again(change, row)
     if change.is_unjudged:
         change.disturbance = None  # the figures of the re-run are not marked
         change.add_reason(f"measured again: {text}")
@@ -456,37 +402,35 @@ def settle(
     change.verdict = verdict
 
 
-def verdict_again(change: Change, row: Change, method: Method) -> Verdict:
+def verdict_again(change: Change, row: Change) -> Verdict:
     """Return the verdict of a flagged row by the same `row` of a re-run."""
-    verdict = row.verdict
     was_ambiguous = change.verdict is Verdict.AMBIGUOUS
-    is_slower = verdict is Verdict.SLOWER
+    is_slower = row.verdict is Verdict.SLOWER
     if row.low is not None:
         # among many ambiguous rows some are beyond the limit by chance
         is_slower = row.low > 1 + (row.limit or 0.0) and (is_slower or not was_ambiguous)
     if is_slower:
         return Verdict.SLOWER
-    if verdict is Verdict.AMBIGUOUS and excludes_slowdown(row, method):
-        verdict = Verdict.SAME
-    if was_ambiguous and verdict is Verdict.SAME:
+    if was_ambiguous and (row.verdict is Verdict.SAME or excludes_slowdown(row)):
         return Verdict.SAME
-    if change.is_unjudged and verdict is Verdict.FASTER:
+    if change.is_unjudged and row.verdict is Verdict.FASTER:
         return Verdict.FASTER
     return Verdict.AMBIGUOUS
 
 
-def excludes_slowdown(row: Change, method: Method) -> bool:
-    """Return whether duets ended because they exclude a slowdown, although perhaps no speedup."""
-    return method is AS_DUETS and row.high is not None and row.high <= 1 + (row.limit or 0.0)
+def excludes_slowdown(row: Change) -> bool:
+    """Return whether an ambiguous row excludes a slowdown, although perhaps no speedup."""
+    is_below = row.high is not None and row.high <= 1 + (row.limit or 0.0)
+    return row.verdict is Verdict.AMBIGUOUS and is_below
 
 
-def why_not_slower(row: Change, method: Method) -> str | None:
+def why_not_slower(row: Change) -> str | None:
     """Return why a row of a re-run that looks slower does not confirm a slowdown, or that it
     excludes one; None if its figures say so."""
     limit = row.limit or 0.0
     if row.low is not None and 1.0 < row.low <= 1 + limit:
         return f"not significantly beyond {percent(limit)}"
-    if row.verdict is Verdict.AMBIGUOUS and excludes_slowdown(row, method):
+    if excludes_slowdown(row):
         return f"no slowdown beyond {percent(limit)}"
     return None
 

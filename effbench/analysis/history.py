@@ -19,10 +19,10 @@ from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any
 
-from effbench.analysis.limits import STATUS, CellFacts, Limit, Limits
+from effbench.analysis.limits import STATUS, Limit, Limits
 from effbench.analysis.limits import read as read_limits
-from effbench.analysis.verdicts import is_valid
-from effbench.core.cell import Cell, Conditions, Environment, Status, StoredEnvironment
+from effbench.analysis.matching import place_of
+from effbench.core.cell import Cell, Conditions, Status, StoredEnvironment
 from effbench.core.environments import changes_between
 from effbench.core.errors import NothingFoundError
 from effbench.core.labels import cell_names
@@ -35,7 +35,7 @@ from effbench.stats.changepoints import (
     find_exact,
 )
 from effbench.stats.intervals import Interval
-from effbench.store.sides import PastResults
+from effbench.store.sides import PastResults, is_valid
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo, is_rerun
 
@@ -206,21 +206,14 @@ def read(
     """
     metrics = list(dict.fromkeys(metrics))
     past = store.past_results(columns_of(metrics), environment_ids, most)
+    sweeps = []
     # newest first, those of the future last: as the oldest they hide nothing
-    sweeps = [sweep for sweep in reversed(past.sweeps) if not is_rerun(sweep.name)]
-    if name is not None:
-        sweeps = [sweep for sweep in sweeps if sweep.name == name]
-        if not sweeps:
-            raise NothingFoundError(f"no sweep has the name {name!r}; effbench ls lists the names")
-    kept = {sweep.id for sweep in sweeps}
-    rows = [row for row in past.rows if row["sweep_id"] in kept]
-    history = judged(
-        sweeps,
-        replace(past, rows=rows),
-        metrics,
-        limits or read_limits(),
-    )
-    return history
+    for sweep in reversed(past.sweeps):
+        if not is_rerun(sweep.name) and name in (None, sweep.name):
+            sweeps.append(sweep)
+    if name is not None and not sweeps:
+        raise NothingFoundError(f"no sweep has the name {name!r}; effbench ls lists the names")
+    return judged(sweeps, past, metrics, limits or read_limits())
 
 
 def columns_of(metrics: Iterable[str]) -> list[str]:
@@ -242,7 +235,8 @@ def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
         return at, is_ok, not row["marked"], row["trials"], row["environment_id"]
 
     tracks: dict[tuple[str, str, str], dict[int, HistoryPoint]] = defaultdict(dict)
-    for row in sorted(past.rows, key=order):  # a better one replaces the others of its sweep
+    rows = [row for row in past.rows if row["sweep_id"] in position]
+    for row in sorted(rows, key=order):  # a better one replaces the others of its sweep
         environment = past.environments[row["environment_id"]]
         at = position[row["sweep_id"]]
         tracks[row["cell_key"], place_of(environment), environment.hardware][at] = HistoryPoint(
@@ -254,19 +248,6 @@ def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
             figures=row,
         )
     return [Track(*key, list(tracks[key].values())) for key in sorted(tracks)]
-
-
-def place_of(environment: Environment) -> str:
-    """Return the hardware, plus the interpreter or folder if the environment is one of several in a
-    sweep."""
-    compared = []
-    for name in ("interpreter", "folder"):
-        value = getattr(environment, name)
-        if value:
-            compared.append(f"{name} {value}")
-    if not compared:
-        return environment.hardware
-    return f"{environment.hardware} ({', '.join(compared)})"
 
 
 # --- judging ---
@@ -290,9 +271,9 @@ def judged(
         older=past.older,
     )
     for track in tracks:
-        facts = CellFacts.of(past.cells[track.cell_key], track.hardware)
+        cell = past.cells[track.cell_key].identity()
         for name in metrics:
-            limit = limits.of(facts, name)
+            limit = limits.of(cell, track.hardware, name)
             if not limit.ignore:
                 judge_metric(
                     history,
@@ -300,7 +281,7 @@ def judged(
                     METRICS[name],
                     limit,
                 )
-        if not limits.of(facts, STATUS).ignore:
+        if not limits.of(cell, track.hardware, STATUS).ignore:
             judge_statuses(history, track)
     history.changes.sort(key=lambda change: change.rank)
     return history
@@ -370,10 +351,7 @@ def counts(point: HistoryPoint, metric: Metric) -> bool:
 
 def level_changes(metric: Metric, limit: Limit, figures: Sequence[float]) -> list[LevelChange]:
     """Return the changes of level, in the metric's unit, that exceed the limit."""
-    floor = limit.floor or 0.0
-    least = limit.least or 0.0
-    if metric.compare == "bound":
-        floor = (limit.factor or 1.0) - 1
+    least = limit.least
     # stands for 0, which has no logarithm: values that are all close to 0 stay together
     smallest = min(filter(None, figures), default=1.0)
     tiny = min(smallest, (least or smallest) / 100)
@@ -385,7 +363,8 @@ def level_changes(metric: Metric, limit: Limit, figures: Sequence[float]) -> lis
         return math.exp(log)
 
     changes = []
-    for change in find_changes([math.log(figure or tiny) for figure in figures], floor):
+    logs = [math.log(figure or tiny) for figure in figures]
+    for change in find_changes(logs, limit.least_change(metric)):
         change = replace(change, before=level(change.before), after=level(change.after))
         if abs(change.after - change.before) > least:
             changes.append(change)

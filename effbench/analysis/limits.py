@@ -10,7 +10,6 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +17,9 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct, structs
 
-from effbench.core.cell import Cell
+from effbench.core.cell import Identity
 from effbench.core.errors import ConfigError
-from effbench.core.metrics import METRICS
+from effbench.core.metrics import METRICS, Metric
 from effbench.core.printable import one_line
 from effbench.core.settings import OnFailure, shipped
 
@@ -42,54 +41,46 @@ EFFECTIVE = {
 }
 
 
-@dataclass(frozen=True)
-class CellFacts:
-    """What exceptions match of a cell."""
-
-    model: str = ""
-    bs: int = 0
-    mode: str = ""
-    dtype: str = ""
-    phase: str = ""
-    device: str = ""
-    hardware: str = ""
-
-    @classmethod
-    def of(cls, cell: Cell, hardware: str) -> CellFacts:
-        return cls(
-            model=cell.model_name,
-            bs=cell.bs,
-            mode=cell.mode_name,
-            dtype=cell.dtype,
-            phase=cell.phase,
-            device=cell.device,
-            hardware=hardware,
-        )
-
-
 class Fraction(float):
     """A number of at least 0 and below 1; `3%` is 0.03."""
 
 
-class Limit(Struct, forbid_unknown_fields=True):
+class Limit(Struct, frozen=True):
     """The smallest change that counts. `floor`: relative; `least`: absolute, in the metric's unit;
-    `factor`: replaces the floor for compile times and errors. `ignore`: changes do not count. None:
-    not set. `reason`: of the exception that set the limit."""
+    `factor`: replaces the floor for compile times and errors. `ignore`: changes do not count.
+    `reason`: of the exception that set the limit."""
+
+    floor: float
+    least: float = 0.0
+    factor: float = 1.25
+    ignore: bool = False
+    reason: str | None = None
+
+    def least_change(self, metric: Metric) -> float:
+        """Return the relative change of a metric that counts."""
+        if metric.compare == "exact":
+            return 0.0
+        if metric.compare == "bound":
+            return self.factor - 1
+        return self.floor
+
+
+class LimitSettings(Struct, forbid_unknown_fields=True):
+    """The parts of a `Limit` that a configuration sets."""
 
     floor: Fraction | None = None
     least: Annotated[float, Meta(ge=0)] | None = None
     factor: Annotated[float, Meta(ge=1)] | None = None
     ignore: bool | None = None
-    reason: str | None = None
 
     def changes(self, metric: str) -> dict[str, Any]:
         """Return the settings that are set and have an effect on this metric, or on `status`."""
-        compare = "status" if metric == STATUS else METRICS[metric].compare
+        compare = STATUS if metric == STATUS else METRICS[metric].compare
         values = {name: getattr(self, name) for name in EFFECTIVE[compare]}
         return {name: value for name, value in values.items() if value is not None}
 
 
-class ExceptionRule(Limit, kw_only=True):
+class ExceptionRule(LimitSettings, kw_only=True):
     """A different limit for the cells and metrics that match all patterns (`llama-*`) that are
     set."""
 
@@ -108,13 +99,11 @@ class ExceptionRule(Limit, kw_only=True):
         if not any(map(self.is_of, known)):
             raise ValueError(f"metric={self.metric} matches none of {', '.join(known)}")
 
-    def fits(self, cell: CellFacts) -> bool:
+    def fits(self, cell: Identity, hardware: str) -> bool:
+        facts = {**vars(cell), "hardware": hardware}
         for name in PATTERNS:
             pattern = getattr(self, name)
-            if pattern is None:
-                continue
-            value = str(getattr(cell, name))
-            if not fnmatch.fnmatchcase(value, str(pattern)):
+            if pattern is not None and not fnmatch.fnmatchcase(str(facts[name]), str(pattern)):
                 return False
         return True
 
@@ -125,7 +114,7 @@ class ExceptionRule(Limit, kw_only=True):
 #: A limit for each metric, under its name.
 MetricLimits = msgspec.defstruct(
     "MetricLimits",
-    [(name, Limit, msgspec.field(default_factory=Limit)) for name in COMPARED],
+    [(name, LimitSettings, msgspec.field(default_factory=LimitSettings)) for name in COMPARED],
     forbid_unknown_fields=True,
 )
 
@@ -148,19 +137,13 @@ class Limits(Struct, forbid_unknown_fields=True):
         for name in self.metrics:
             check_metric(name)
 
-    def of(self, cell: CellFacts, metric: str) -> Limit:
-        """Return the limit of a metric (or of `status`) for a cell. Only the last exception that
-        matches counts."""
-        limit = Limit(
-            self.floor,
-            0.0,
-            1.25,
-            False,
-        )
-        own = getattr(self.limits, metric, Limit())
-        limit = structs.replace(limit, **own.changes(metric))
+    def of(self, cell: Identity, hardware: str, metric: str) -> Limit:
+        """Return the limit of a metric (or of `status`) for a cell on this hardware. Only the last
+        exception that matches counts."""
+        settings = getattr(self.limits, metric, LimitSettings())
+        limit = structs.replace(Limit(self.floor), **settings.changes(metric))
         for rule in reversed(self.exceptions):
-            if rule.fits(cell) and rule.is_of(metric):
+            if rule.fits(cell, hardware) and rule.is_of(metric):
                 changes = rule.changes(metric)
                 if changes:
                     limit = structs.replace(limit, **changes, reason=rule.reason)

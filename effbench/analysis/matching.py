@@ -1,25 +1,24 @@
 """Decide which results of two sides are compared: read the sides, match their cells, and list how
 the sides differ.
 
-`pairs_of` decides which cells are compared; `verdicts.judge` gives their verdicts.
+`compared_cells` decides which cells are compared; `verdicts.judge` gives their verdicts.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from effbench.analysis.limits import CellFacts
-from effbench.core.cell import Cell, Conditions, StoredEnvironment, digest
+from effbench.core.cell import Cell, Conditions, Environment, StoredEnvironment
 from effbench.core.environments import FLAGS, OWN, diff_conditions, names_by
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import Parameters, cell_names, flatten, grouped, row_names
 from effbench.core.printable import listed
-from effbench.store.sides import CellResult
+from effbench.store.sides import ResultWithTrials
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.store.values import ResultKey
@@ -45,64 +44,57 @@ DISTURBED = "host disturbed"
 #: Compilations per side after which kernels that differ between the sides, but not within one, are
 #: no coincidence.
 LEAST_COMPILATIONS = 3
-NO_RESULT = CellResult("")
 
 
-@dataclass(frozen=True)
-class Location:
-    """Where trials ran. A word of OWN stands for an interpreter or folder that was not chosen."""
-
-    hardware: str
-    interpreter: str
-    folder: str
-
-    @classmethod
-    def of(cls, environment: StoredEnvironment) -> Location:
-        return cls(
-            environment.hardware,
-            environment.interpreter or OWN["python"],
-            environment.folder or OWN["folder"],
-        )
+def place_of(environment: Environment) -> str:
+    """Return where trials ran: the hardware, plus the interpreter or folder that was chosen."""
+    chosen = []
+    for name in ("interpreter", "folder"):
+        value = getattr(environment, name)
+        if value:
+            chosen.append(f"{name} {value}")
+    if not chosen:
+        return environment.hardware
+    return f"{environment.hardware} ({', '.join(chosen)})"
 
 
 @dataclass
 class Side:
     """A sweep, or its part in these environments. `cells`: by key, in the order of the plan;
-    `results`: by key and environment id; `host`: what the sweep records about its machine."""
+    `results`: by key and environment id."""
 
+    sweep: SweepInfo
     title: str
     label: str | None
     cells: dict[str, Cell]
-    results: dict[ResultKey, CellResult]
+    results: dict[ResultKey, ResultWithTrials]
     environments: dict[str, StoredEnvironment]
-    protocol: Mapping[str, Any] = field(default_factory=dict)
-    state: str = "completed"
-    host: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def machines(self) -> dict[Location, list[str]]:
-        """Location -> ids of its environments: two, for example, if the sweep was resumed after a
+    def places(self) -> dict[str, list[str]]:
+        """Place -> ids of its environments: two, for example, if the sweep was resumed after a
         software update."""
-        return grouped(self.environments, lambda key: Location.of(self.environments[key]))
+        return grouped(self.environments, lambda key: place_of(self.environments[key]))
 
     @property
     def hardware(self) -> str:
-        """The hardware of a side that ran on one machine."""
+        """The hardware of a side that ran at one place."""
         first, *_ = self.environments.values()
         return first.hardware
 
     @property
     def conditions(self) -> list[Conditions]:
         """The conditions in each environment."""
-        environments = self.environments.values()
-        return [Conditions(known, self.protocol, self.host) for known in environments]
+        sweep = self.sweep
+        known = self.environments.values()
+        return [Conditions(environment, sweep.protocol, sweep.host) for environment in known]
 
     def within(self, environment_ids: Collection[str]) -> Side:
         """Return the part of this side in these environments."""
         kept = {key: known for key, known in self.environments.items() if key in environment_ids}
         return replace(self, environments=kept)
 
-    def result(self, key: str | None) -> CellResult | None:
+    def result(self, key: str | None) -> ResultWithTrials | None:
         """Return the result of one of this side's cells; the last one if it has several
         environments."""
         if key not in self.cells:
@@ -115,7 +107,7 @@ class Side:
 
     def recorded_facts(self, environment_id: str) -> Mapping[str, Any]:
         """Return what the sweep records about the interpreter of an environment."""
-        return (self.host.get("environments") or {}).get(environment_id) or {}
+        return (self.sweep.host.get("environments") or {}).get(environment_id) or {}
 
 
 @dataclass(frozen=True)
@@ -128,60 +120,38 @@ class Kernels:
 
 
 @dataclass(frozen=True)
-class CellPair:
+class ComparedCell:
     """A cell on both sides. `before`, `after`: None without a result, and then `why` may give the
-    reason. `about`: what exceptions match. `differs`: the cells differ."""
+    reason. `hardware`: of the later side."""
 
     key: str
     name: str
-    about: CellFacts
-    before: CellResult | None
-    after: CellResult | None
+    hardware: str
+    before: ResultWithTrials | None
+    after: ResultWithTrials | None
     why: str | None = None
-    differs: bool = False
 
     @property
-    def marks(self) -> dict[str, str]:
-        """`before` or `now` -> why the times of this side are marked."""
-        before, now = (side.disturbance for side in self.sides)
-        marks = {"before": before, "now": now}
-        return {when: why for when, why in marks.items() if why}
-
-    @property
-    def disturbance(self) -> str | None:
-        """Why the times of a side are marked: `host disturbed now: busy for 83 % of the timing`;
-        None if they are not."""
-        marks = self.marks
-        if not marks:
-            return None
-        *_, latest = marks.values()
-        return f"{DISTURBED} {' and '.join(marks)}: {latest}"
-
-    @property
-    def is_launch_bound(self) -> bool:
-        return any(side.bound == "launch" for side in self.sides)
-
-    @property
-    def sides(self) -> tuple[CellResult, CellResult]:
-        """The results before and after; a side without a result has no figures."""
-        return self.before or NO_RESULT, self.after or NO_RESULT
-
-    def rounds_of(self, metric: str) -> int:
-        """Return the number of rounds in which both sides have a figure of the metric."""
-        old, new = (side.figures.get(metric, {}) for side in self.sides)
-        shared = old.keys() & new.keys()
-        return sum(None not in (old[number], new[number]) for number in shared)
+    def results(self) -> tuple[ResultWithTrials, ResultWithTrials]:
+        """The results before and after of a cell that has both."""
+        assert self.before is not None
+        assert self.after is not None
+        return self.before, self.after
 
     @cached_property
     def kernels(self) -> Kernels:
         """There is no chance if each side has one choice, in all of LEAST_COMPILATIONS or in a cell
         of its own."""
-        old, new = (side.kernels for side in self.sides)
-        caches = [set(side.compilations.values()) - {None} for side in self.sides]
+        before, after = self.results
+        old = before.kernel_fingerprints
+        new = after.kernel_fingerprints
+        is_same_cell = before.cell_key == after.cell_key
+        caches = [set(result.compilations.values()) - {None} for result in self.results]
         count = min(map(len, caches))
-        are_sure = max(len(old), len(new)) <= 1 and (self.differs or count >= LEAST_COMPILATIONS)
+        are_enough = count >= LEAST_COMPILATIONS or not is_same_cell
+        are_sure = max(len(old), len(new)) <= 1 and are_enough
         difference = None
-        if old and new and old != new and count and not self.differs:
+        if old and new and old != new and count and is_same_cell:
             difference = "the compiler chose other kernels, unless the code changed"
             if are_sure:
                 difference = f"other kernels in each of {count} compilations"
@@ -204,33 +174,16 @@ def load(store: Store, info: SweepInfo) -> Side:
     if info.name:
         title += f" ({info.name})"
     return Side(
+        info,
         title,
         info.label,
         {cell.key: cell for cell in store.planned(info.id)},
-        store.sides(info.id),
+        store.results_with_trials(info.id),
         {known.id: known for known in environments},
-        info.protocol,
-        info.state,
-        info.host,
     )
 
 
-# --- machines ---
-
-
-def machine_names(machines: Iterable[Location]) -> dict[Location, str]:
-    """Return a name for each machine: its hardware, plus interpreter and folder if these differ
-    between machines."""
-    machines = list(machines)
-    shown = ["hardware"]
-    for part in ("interpreter", "folder"):
-        if len({getattr(machine, part) for machine in machines}) > 1:
-            shown.append(part)
-    names = {}
-    for machine in machines:
-        parts = [getattr(machine, part) for part in shown]
-        names[machine] = " ".join(parts)
-    return names
+# --- places ---
 
 
 def matching(text: str, names: Iterable[str]) -> list[str]:
@@ -247,43 +200,35 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
     NothingFoundError if nothing matches."""
     if on is None:
         return list(sides)
-    words: dict[str, set[str]] = {}
+    names: dict[str, set[str]] = {}
     for side in sides:
         for key, known in side.environments.items():
-            words[key] = {*astuple(Location.of(known)), known.torch_version}
-    wanted = set(matching(on, set().union(*words.values())))
-    chosen = [key for key, known_as in words.items() if known_as & wanted]
+            interpreter = known.interpreter or OWN["python"]
+            folder = known.folder or OWN["folder"]
+            names[key] = {known.hardware, interpreter, folder, known.torch_version}
+    wanted = set(matching(on, set().union(*names.values())))
+    chosen = [key for key, of_environment in names.items() if of_environment & wanted]
     if not chosen:
-        raise NothingFoundError(nothing_on(sides, on))
-    limited = []
-    for side in sides:
-        part = side.within(chosen)
-        limited.append(part if part.environments else side)
-    return limited
+        titles = " or ".join(dict.fromkeys(side.title for side in sides))
+        places = dict.fromkeys(place for side in sides for place in side.places)
+        known_places = ", ".join(places) or "nothing yet"
+        raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {known_places}")
+    limited = [side.within(chosen) for side in sides]
+    return [part if part.environments else side for part, side in zip(limited, sides, strict=True)]
 
 
-def nothing_on(sides: Sequence[Side], on: str) -> str:
-    """Return that no trial ran there, and where the trials ran."""
-    titles = " or ".join(dict.fromkeys(side.title for side in sides))
-    machines = machine_names(machine for side in sides for machine in side.machines)
-    places = ", ".join(machines.values()) or "nothing yet"
-    return f"no trial of {titles} on {on!r}; trials ran on {places}"
-
-
-def on_one_machine(
+def at_one_place(
     before: Side,
     after: Side,
     across: Collection[str] = (),
 ) -> tuple[Side, Side]:
-    """Return both sides, limited to the machine that is compared. Raises NothingFoundError if a
-    side has no trial or the hardware differs, UsageError if it is ambiguous which machines to
-    compare."""
+    """Return both sides, limited to the place that is compared. Raises NothingFoundError if a side
+    has no trial or the hardware differs, UsageError if it is ambiguous which places to compare."""
     for side in (before, after):
         if not side.environments:
             raise NothingFoundError(f"{side.title} has no trial yet: there is nothing to compare")
-    shared = before.machines.keys() & after.machines.keys()
-    before = _only_machine(before, shared)
-    after = _only_machine(after, shared)
+    shared = before.places.keys() & after.places.keys()
+    before, after = (_at_only_place(side, shared) for side in (before, after))
     if before.hardware != after.hardware and "hardware" not in across:
         raise NothingFoundError(
             f"not comparable: {before.hardware} and {after.hardware}; --across hardware compares"
@@ -292,17 +237,16 @@ def on_one_machine(
     return before, after
 
 
-def _only_machine(side: Side, shared: Collection[Location]) -> Side:
-    """Return the part of a side on the only machine that both sides share, or else on its only
+def _at_only_place(side: Side, shared: Collection[str]) -> Side:
+    """Return the part of a side at the only place that both sides share, or else at its only
     one."""
-    machines = [machine for machine in side.machines if machine in (shared or side.machines)]
-    if len(machines) > 1:
-        known = ", ".join(machine_names(machines).values())
+    places = [place for place in side.places if place in (shared or side.places)]
+    if len(places) > 1:
         raise UsageError(
-            f"{side.title} ran on several kinds of hardware or interpreters: {known}; choose one"
-            " with --on"
+            f"{side.title} ran on several kinds of hardware or interpreters: {', '.join(places)};"
+            " choose one with --on (own: effbench's interpreter, here: the folder of the sweep)"
         )
-    return side.within(side.machines[machines[0]])
+    return side.within(side.places[places[0]])
 
 
 # --- parts of one sweep ---
@@ -311,16 +255,24 @@ def _only_machine(side: Side, shared: Collection[Location]) -> Side:
 def split(whole: Side, by: str) -> dict[str, Side]:
     """Return value of `by` -> the part of the sweep with this value. Raises UsageError for an
     unknown parameter."""
-    parts: dict[str, Side] = {}
-    if by in BY_ENVIRONMENT:
-        short_names = names_by(whole.environments.values(), by) if by in FLAGS else {}
-        for key, environment in whole.environments.items():
-            name = short_names.get(key) or str(getattr(environment, by))
-            part = parts.setdefault(name, replace(whole, environments={}))
-            part.environments[key] = environment
-            if by == "folder":  # the sweep's label describes only one folder
+    if by in FLAGS:
+        names = names_by(whole.environments.values(), by)
+    elif by in BY_ENVIRONMENT:
+        names = {key: str(getattr(known, by)) for key, known in whole.environments.items()}
+    else:
+        return split_cells(whole, by)
+    parts = {name: whole.within(keys) for name, keys in grouped(names, names.__getitem__).items()}
+    if by == "folder":  # the sweep's label describes only one folder
+        for part in parts.values():
+            for key in part.environments:
                 part.label = whole.recorded_facts(key).get("git_description") or part.label
-        return parts
+    return parts
+
+
+def split_cells(whole: Side, by: str) -> dict[str, Side]:
+    """Return value of the parameter `by` -> the part of the sweep whose cells have this value.
+    Raises UsageError if no cell has the parameter."""
+    parts: dict[str, Side] = {}
     for key, cell in whole.cells.items():
         value = parameter(cell, by)
         if value is not None:
@@ -341,15 +293,11 @@ def part_named(
     if value in parts or by not in FLAGS:
         return value
     for name, part in parts.items():
-        paths = typed_paths(
-            value,
-            by,
-            part.host.get("folder"),
-        )
+        typed = typed_paths(value, by, part.sweep.host.get("folder", ""))
         for key, environment in part.environments.items():
             # an interpreter that was not chosen has no flag
-            flag = environment.flags.get(FLAGS[by])
-            if paths & {flag, part.recorded_facts(key).get(by)}:
+            stored = {environment.flags.get(FLAGS[by]), part.recorded_facts(key).get(by)}
+            if typed & stored:
                 return name
     return value
 
@@ -357,17 +305,16 @@ def part_named(
 def typed_paths(
     text: str,
     by: str,
-    folder: str | None,
+    folder: str,
 ) -> set[str]:
     """Return the absolute paths that `text` may mean as a value of python= or folder=, as
     `interpreters.resolve` makes them here, or in the `folder` in which the sweep began."""
     path = os.path.expanduser(text)  # noqa: PTH111 - Path would drop the ./ that marks a path
-    places = [path, os.path.join(folder or "", path)]  # noqa: PTH118
+    paths = [path, os.path.join(folder, path)]  # noqa: PTH118
     if by == "folder":
-        return {os.path.realpath(place) for place in places}
-    places = [*places, shutil.which(path) or path]
+        return set(map(os.path.realpath, paths))
     # links are not followed, because that would lead out of a virtual environment
-    return {os.path.abspath(place) for place in places}  # noqa: PTH100
+    return set(map(os.path.abspath, [*paths, shutil.which(path) or path]))
 
 
 def parameter(cell: Cell, by: str) -> str | None:
@@ -384,13 +331,13 @@ def parameter(cell: Cell, by: str) -> str | None:
 # --- cells ---
 
 
-def pairs_of(
+def compared_cells(
     before: Side,
     after: Side,
     across: Sequence[str] = (),
     by: str | None = None,
-) -> list[CellPair]:
-    """Return the matched cells of both sides (`on_one_machine`) that were measured on one of them.
+) -> list[ComparedCell]:
+    """Return the matched cells of both sides (`at_one_place`) that were measured on one of them.
 
     `across`, `by`: parameters in which matched cells may differ; names omit `by`, and what follows
     it may differ, too. Raises NothingFoundError, which names the difference, if no cell was
@@ -399,45 +346,29 @@ def pairs_of(
     if by is not None:
         differing = parameters_with(before, after, by)
     partners = partners_of(before, after, differing)
-    cells = dict(before.cells)
-    others: dict[str, str | None] = {key: partners.get(key) for key in cells}
+    others: dict[str, str | None] = {key: partners.get(key) for key in before.cells}
     matched = set(partners.values())
-    for key, cell in after.cells.items():
-        if key not in matched:
-            cells.setdefault(key, cell)
-            others[key] = key
+    others |= {key: key for key in after.cells if key not in matched}
+    cells = {key: before.cells.get(key) or after.cells[key] for key in others}
     names = names_without(by, cells)
-    pairs = []
+    compared = []
     for key, other in others.items():
         old = before.result(key)
         new = after.result(other)
         if old is None and new is None:
             continue
-        pair = CellPair(
-            key,
-            names[key],
-            CellFacts.of(cells[key], after.hardware),
-            old,
-            new,
-            why_missing(after, other),
-            differs=key != other,
-        )
-        pairs.append(pair)
-    if not any(pair.before and pair.after for pair in pairs):
+        why = None
+        if other is None:
+            why = "not in the plan"
+        elif new is None:
+            why = f"planned, not measured: the sweep is {after.sweep.state}"
+        compared.append(ComparedCell(key, names[key], after.hardware, old, new, why))
+    if not any(cell.before and cell.after for cell in compared):
         text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
         if not partners:
             text += first_difference(before, after, differing)
         raise NothingFoundError(text)
-    return pairs
-
-
-def why_missing(after: Side, key: str | None) -> str | None:
-    """Return why a cell has no result on the later side; None if it has one."""
-    if key is None:
-        return "not in the plan"
-    if after.result(key) is None:
-        return f"planned, not measured: the sweep is {after.state}"
-    return None
+    return compared
 
 
 def partners_of(
@@ -448,11 +379,10 @@ def partners_of(
     """Return key before -> key after: of the same cell, or else of the only cell that differs only
     in the parameters `differing`. Raises UsageError if there are several."""
     partners = {key: key for key in before.cells if key in after.cells}
-    may_differ = [name for name in differing if name != "hardware"]
-    if not may_differ:
+    if not differing:
         return partners
-    others = alike(after, before, may_differ)
-    for rest, keys in alike(before, after, may_differ).items():
+    others = alike(after, before, differing)
+    for rest, keys in alike(before, after, differing).items():
         fitting = others.get(rest, [])
         if len(keys) == len(fitting) == 1:
             partners[keys[0]] = fitting[0]
@@ -493,31 +423,34 @@ def alike(
     side: Side,
     other: Side,
     differing: Collection[str],
-) -> dict[str, list[str]]:
-    """Return the keys of the cells that the other side lacks, by a digest of all their parameters
-    except those in which cells may differ."""
+) -> dict[Hashable, list[str]]:
+    """Return the keys of the cells that the other side lacks, by all their parameters except those
+    in which cells may differ."""
 
-    def rest(key: str) -> str:
-        params = flatten(side.cells[key].params())
-        kept = [name for name in sorted(params) if not is_below(name, differing)]
-        return digest({name: params[name] for name in kept})
+    def rest(key: str) -> Hashable:
+        return frozenset(parameters_without(side.cells[key].params(), differing).items())
 
     return grouped((key for key in side.cells if key not in other.cells), rest)
 
 
+def parameters_without(params: Mapping[str, Any], omitted: Collection[str]) -> Parameters:
+    """Return dotted path -> value of a cell's parameters, without the omitted ones and what is
+    below them."""
+    known = flatten(params)
+    return {name: known[name] for name in known if not is_below(name, omitted)}
+
+
 def names_without(by: str | None, cells: Mapping[str, Cell]) -> dict[str, str]:
     """Return key -> a unique name for each cell, without the parameter `by`."""
+    if by is None:
+        return cell_names(cells.values())
     identities = []
     for cell in cells.values():
         identity = cell.identity()
-        if by is not None:
-            params = flatten(identity.params)
-            kept = {name: params[name] for name in params if not is_below(name, [by])}
-            identity = replace(identity, params=kept)
-            if hasattr(identity, by):
-                empty: dict[str, Any] = {by: 0 if by == "bs" else ""}
-                identity = replace(identity, **empty)
-        identities.append(identity)
+        changes: dict[str, Any] = {"params": parameters_without(identity.params, [by])}
+        if hasattr(identity, by):
+            changes[by] = type(getattr(identity, by))()  # empty, or 0
+        identities.append(replace(identity, **changes))
     return dict(zip(cells, row_names(identities), strict=True))
 
 
@@ -555,13 +488,13 @@ def parameter_differences(
 ) -> dict[str, str]:
     """Return the parameters in which two cells differ, except those of `across`, with both values
     as text."""
-    before = flatten(old.params())
-    after = flatten(new.params())
+    before = parameters_without(old.params(), across)
+    after = parameters_without(new.params(), across)
     texts = {}
     for name in before | after:
         old_value = before.get(name)
         new_value = after.get(name)
-        if old_value != new_value and not is_below(name, across):
+        if old_value != new_value:
             texts[name] = f"{name} {old_value} → {new_value}"
     return texts
 
@@ -594,11 +527,10 @@ def differences(
     return texts
 
 
-def software_changed(before: Side, after: Side) -> str | None:
+def software_changed(before: Iterable[Environment], after: Iterable[Environment]) -> str | None:
     """Return the first software version of `after` that `before` did not have, as text."""
-    for diff in diff_conditions(before.conditions, after.conditions):
-        if diff.kind != "software":
-            continue
-        if not set(diff.after) <= set(diff.before):
+    old, new = ([Conditions(known, {}, {}) for known in side] for side in (before, after))
+    for diff in diff_conditions(old, new):
+        if diff.kind == "software" and not set(diff.after) <= set(diff.before):
             return diff.text(diff.name, "→", "not set")
     return None

@@ -72,12 +72,10 @@ def origin(
     new: Facts,
     here: Interpreter,
     cells: Iterable[Cell],
-    software: str | None = None,
 ) -> Iterator[Interpreter]:
     """Yield the interpreter of the baseline's side, while `here` runs the new side; its worktree
-    exists as long as the context. `old`, `new`: recorded facts of the interpreters; `software`: a
-    difference in software between them, as text. Raises UsageError if that is impossible or
-    pointless."""
+    exists as long as the context. `old`, `new`: recorded facts of the interpreters. Raises
+    UsageError if that is impossible or pointless."""
     if not old:
         raise UsageError("the baseline does not record its interpreter")
     python = old["python"]
@@ -98,10 +96,11 @@ def origin(
             yield then
     elif other != here:
         yield other
-    elif software:
-        raise UsageError(f"the baseline's software is no longer installed here ({software})")
     else:
-        raise UsageError("the baseline would run the same code here: only the machine can differ")
+        raise UsageError(
+            "the baseline would run the same code here: only the machine, or software that was"
+            " replaced, can differ"
+        )
 
 
 def is_same_code(old: Facts, new: Facts) -> bool:

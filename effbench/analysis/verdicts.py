@@ -17,18 +17,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeGuard
+from typing import Any
 
-from effbench.analysis.limits import STATUS, CellFacts, Limit, Limits
-from effbench.analysis.matching import CellPair
+from effbench.analysis.limits import STATUS, Limit, Limits
+from effbench.analysis.matching import DISTURBED, ComparedCell
 from effbench.core.cell import Status
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS, Metric, percent
 from effbench.core.settings import OnFailure
-from effbench.stats.intervals import are_tuned, is_number, log_mean
+from effbench.stats.intervals import are_tuned, log_mean
 from effbench.stats.significance import (
+    ALPHA,
     Compilations,
     RatioTest,
     compare,
@@ -40,7 +41,7 @@ from effbench.stats.significance import (
 class Verdict(StrEnum):
     """How a cell's figure changed from one side to the other; the most important first."""
 
-    BROKEN = "broken"  # its status has a worse class (CLASSES)
+    BROKEN = "broken"  # its status has a worse class (`class_of`)
     SLOWER = "slower"
     MISSING = "missing"
     AMBIGUOUS = "ambiguous"  # neither shown nor excluded
@@ -53,18 +54,6 @@ class Verdict(StrEnum):
 CHANGED = (Verdict.SLOWER, Verdict.FASTER)
 #: Verdicts that make a check fail.
 FAILING = (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
-#: Status -> its class, best first: works, runs differently from what the mode promises, cannot run
-#: here, failed.
-CLASSES = {
-    Status.OK: 0,
-    Status.DEGRADED: 1,
-    Status.OOM: 2,
-    Status.UNSUPPORTED: 2,
-    Status.ERROR: 3,
-    Status.TIMEOUT: 3,
-    Status.CRASHED: 3,
-    Status.INCORRECT: 3,
-}
 #: In a launch-bound cell these depend on the host, and differ by 1.4 % (SD) between sessions.
 HOST_METRICS = frozenset({"latency_ms", "latency_p95_ms", "period_ms", "energy_mj"})
 #: Smaller changes of these need pairs.
@@ -88,9 +77,6 @@ COLUMNS = {
     "reason": "reason",
     "cell_key": "key",
 }
-#: (cell key, metric) -> relative change that is noise between sweeps; it raises the limit above the
-#: floor.
-Thresholds = Mapping[tuple[str, str], float]
 #: Why a compile time beyond its limit is `ambiguous`: on a busy machine, single compilations of
 #: unchanged code differed by a factor of up to 4.
 ONE_TIME = "a side has only one such time, so the spread is unknown"
@@ -101,9 +87,9 @@ NOT_JUDGED = "not judged"
 @dataclass
 class Change:
     """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95
-    % bounds. `limit`: relative change that counts; for a tested ratio its `floor`, or the noise
-    threshold if larger. `ignored`: fails no check. `kernels`: how those of both sides differ.
-    `host_noise`: relative change of a launch-bound cell's time that may come from the host.
+    % bounds; `test`: of the ratio, if it was tested. `limit`: relative change that counts.
+    `ignored`: fails no check. `kernels`: how those of both sides differ. `host_noise`: relative
+    change of a launch-bound cell's time that may come from the host.
 
     `marked_before`, `marked_after`: whether the figure of this side comes from a disturbed host.
     `disturbance`: then why; the row has no verdict (`ambiguous` in data), unless a re-run gave it
@@ -122,10 +108,8 @@ class Change:
     limit: float | None = None
     reason: str | None = None
     ignored: bool = False
-    floor: float | None = None
     kernels: str | None = None
     host_noise: float = 0.0
-    about: CellFacts = field(default_factory=CellFacts, repr=False, compare=False)
     test: RatioTest | None = None
     marked_before: bool = False
     marked_after: bool = False
@@ -159,23 +143,18 @@ class Change:
         return (self.before is None) != (self.after is None)
 
     @property
-    def excludes_one(self) -> bool:
-        """Whether the row's own interval excludes 1."""
-        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
-
-    @property
     def gates(self) -> bool:
         if self.ignored:
             return False
         return self.verdict in FAILING or (self.is_unjudged and self.must_be_judged)
 
-    def verdict_by(self, is_significant: bool, floor: float) -> Verdict:
+    def verdict_by(self, is_significant: bool) -> Verdict:
         """Return the verdict by the 95 % bounds of the ratio: `slower` or `faster` if it differs
-        significantly from 1, and by more than `floor`; `same` if the bounds exclude that;
+        significantly from 1, and by more than the limit; `same` if the bounds exclude that;
         `ambiguous` otherwise."""
         if self.ratio is None or self.low is None or self.high is None:
             return Verdict.AMBIGUOUS
-        most = 1 + floor
+        most = 1 + (self.limit or 0.0)
         least = 1 / most
         if is_significant and self.ratio > most:
             return Verdict.SLOWER
@@ -195,18 +174,12 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Figures:
-    """The valid figures of a metric on both sides, by round."""
+class RoundFigures:
+    """The figures of a metric on both sides, by round."""
 
     metric: Metric
     before: Mapping[int, float]
     after: Mapping[int, float]
-
-    @classmethod
-    def of(cls, pair: CellPair, name: str) -> Figures:
-        metric = METRICS[name]
-        old, new = (side.figures.get(name, {}) for side in pair.sides)
-        return cls(metric, valid(old, metric), valid(new, metric))
 
     @property
     def have_ratio(self) -> bool:
@@ -226,44 +199,26 @@ class Figures:
         return max(figures.values())
 
 
-def valid(figures: Mapping[int, float | None], metric: Metric) -> dict[int, float]:
-    """Return the valid figures."""
-    known = {}
-    for number, figure in figures.items():
-        if is_valid(figure, metric):
-            known[number] = float(figure)
-    return known
-
-
-def is_valid(value: float | None, metric: Metric) -> TypeGuard[float]:
-    """Return whether this is a figure of the metric: a time or an energy of 0 was not measured; a
-    count, a memory size or an error may be 0."""
-    if not is_number(value):
-        return False
-    return value > 0 or (value == 0 and metric.unit in ("bytes", ""))
-
-
 def judge(
-    pairs: Iterable[CellPair],
+    cells: Iterable[ComparedCell],
     limits: Limits,
-    thresholds: Thresholds | None = None,
     interleaved: bool = False,
 ) -> list[Change]:
     """Return every verdict, the most important first. `interleaved`: both sides were measured in
     the same rounds, so pairs are compared."""
     changes: list[Change] = []
-    for pair in pairs:
-        whole = status_change(pair, limits)
+    for cell in cells:
+        whole = status_change(cell, limits)
         if whole is not None:
             changes.append(whole)
         else:
-            changes += figure_changes(
-                pair,
-                limits,
-                thresholds or {},
-                interleaved,
-            )
-    tested = [change for change in changes if change.floor is not None]
+            changes += figure_changes(cell, limits, interleaved)
+    # `same` by an absolute limit needs no test
+    tested = [
+        change
+        for change in changes
+        if change.test is not None and change.verdict is not Verdict.SAME
+    ]
     # families of tests, so that ignored changes do not affect the others
     families = grouped(tested, lambda change: (change.ignored, change.metric in SIZES))
     for family in families.values():
@@ -289,7 +244,7 @@ def ordered(changes: Iterable[Change], first: str | None = None) -> list[Change]
     return sorted(changes, key=place)
 
 
-def counted(changes: Iterable[Change]) -> str:
+def tally(changes: Iterable[Change]) -> str:
     """Return `2 slower, 1 ambiguous, 5 not judged, 30 same` of rows in their order."""
     words = Counter(change.word for change in changes)
     return ", ".join(f"{number} {word}" for word, number in words.items())
@@ -298,50 +253,57 @@ def counted(changes: Iterable[Change]) -> str:
 # --- statuses ---
 
 
-def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
+def verdict_of_statuses(before: Status | None, now: Status | None) -> Verdict | None:
     """Return the verdict on a cell by its statuses (at most one may be None: not measured); None if
-    its figures must be compared. Raises ValueError for an unknown status."""
+    its figures must be compared."""
     if before is None:
         return Verdict.NEW
     if now is None:
         return Verdict.MISSING
-    old = CLASSES[Status(before)]
-    new = CLASSES[Status(now)]
+    old = class_of(before)
+    new = class_of(now)
     if new > old:
         return Verdict.BROKEN
-    if not Status(now).is_measured:
+    if not now.is_measured:
         return Verdict.SAME
     return Verdict.FIXED if new < old else None
 
 
-def status_change(pair: CellPair, limits: Limits) -> Change | None:
+def class_of(status: Status) -> int:
+    """Return the class of a status, best first: works, runs differently from what the mode
+    promises, cannot run here, failed."""
+    return [status is not Status.OK, not status.is_measured, status.is_failure].count(True)
+
+
+def status_change(cell: ComparedCell, limits: Limits) -> Change | None:
     """Return the verdict on a cell whose figures cannot be compared; None if they can."""
-    before = pair.before
-    after = pair.after
-    old, new = (side.status or None for side in pair.sides)
-    verdict = verdict_of_statuses(old, new)
+    before = cell.before
+    after = cell.after
+    old_status = before.status if before else None
+    new_status = after.status if after else None
+    verdict = verdict_of_statuses(old_status, new_status)
     if verdict is None:
         return None
-    limit = limits.of(pair.about, STATUS)
+    known = before or after
+    assert known is not None
+    limit = limits.of(known, cell.hardware, STATUS)
     change = Change(
-        pair.key,
-        pair.name,
+        cell.key,
+        cell.name,
         STATUS,
         verdict,
-        reason=pair.why,
-        ignored=bool(limit.ignore),
-        about=pair.about,
+        reason=cell.why,
+        ignored=limit.ignore,
     )
-    if after is None:
+    if before and after:
+        change.reason = f"{after} (before {before})"
+    elif before:
         change.ignored |= limits.on_missing == OnFailure.ignore
-        if before and not Status(before.status).is_measured:
+        if not before.status.is_measured:
             change.ignored = True  # such a cell has no figures to guard
             change.add_reason(f"it gave no figures before: {before}")
-    elif before is None:
-        if after.status != Status.OK:
-            change.add_reason(str(after))
-    else:
-        change.reason = f"{after} (before {before})"
+    elif after and after.status != Status.OK:
+        change.add_reason(str(after))
     change.add_reason(exception_text(limit))
     return change
 
@@ -350,81 +312,78 @@ def status_change(pair: CellPair, limits: Limits) -> Change | None:
 
 
 def figure_changes(
-    pair: CellPair,
+    cell: ComparedCell,
     limits: Limits,
-    thresholds: Thresholds,
     interleaved: bool,
 ) -> Iterator[Change]:
-    """Yield a row for each metric that some side has; rows that the tests decide have a `floor`."""
+    """Yield a row for each metric that some side has; those with a `test` wait for the tests of all
+    rows."""
+    before, after = cell.results
+    disturbance = disturbance_text(before.disturbance, after.disturbance)
     for name in limits.metrics:
-        figures = Figures.of(pair, name)
+        metric = METRICS[name]
+        figures = RoundFigures(metric, before.figures(metric), after.figures(metric))
         if not figures.before and not figures.after:
             continue
-        limit = limits.of(pair.about, name)
+        limit = limits.of(before, cell.hardware, name)
         change = Change(
-            pair.key,
-            pair.name,
+            cell.key,
+            cell.name,
             name,
             before=figures.summary(figures.before),
             after=figures.summary(figures.after),
-            limit=least_change(figures.metric, limit, thresholds.get((pair.key, name), 0.0)),
-            ignored=bool(limit.ignore),
-            about=pair.about,
+            limit=limit.least_change(metric),
+            ignored=limit.ignore,
         )
         if change.before and change.after is not None:
             change.ratio = change.after / change.before
         if change.is_one_sided:
             when = "before" if change.before is None else "now"
             change.doubt(f"not measured {when}")
-        elif figures.metric.is_timed and pair.disturbance is not None:
-            change.marked_before = "before" in pair.marks
-            change.marked_after = "now" in pair.marks
-            change.reason = change.disturbance = pair.disturbance
+        elif metric.is_timed and disturbance is not None:
+            change.marked_before = before.disturbance is not None
+            change.marked_after = after.disturbance is not None
+            change.reason = change.disturbance = disturbance
             change.must_be_judged = limits.on_unjudged == OnFailure.fail
         elif figures.have_ratio:
-            judge_ratio(
-                change,
-                pair,
-                figures,
-                limit,
-                interleaved,
-            )
+            judge_ratio(change, cell, figures, limit.least, interleaved)
         else:
-            judge_range(
-                change,
-                pair,
-                figures,
-                limit.least or 0.0,
-            )
+            judge_range(change, cell, figures, limit.least)
         change.add_reason(exception_text(limit))
         yield change
 
 
-def least_change(metric: Metric, limit: Limit, threshold: float) -> float:
-    """Return the relative change of a metric that counts."""
-    if metric.compare == "exact":
-        return 0.0
-    if metric.compare == "bound":
-        return float(limit.factor or 1.0) - 1
-    return max(limit.floor or 0.0, threshold)
+def disturbance_text(before: str | None, now: str | None) -> str | None:
+    """Return why the times of a side are marked: `host disturbed now: busy for 83 % of the timing`;
+    None if they are not. `before`, `now`: why those of each side are."""
+    marked = [when for when, why in (("before", before), ("now", now)) if why]
+    if not marked:
+        return None
+    return f"{DISTURBED} {' and '.join(marked)}: {now or before}"
 
 
 def judge_ratio(
     change: Change,
-    pair: CellPair,
-    figures: Figures,
-    limit: Limit,
+    cell: ComparedCell,
+    figures: RoundFigures,
+    least: float,
     interleaved: bool,
 ) -> None:
     """Add the test of the ratio. The tests of all rows decide together, unless the difference is
-    too small to matter."""
+    too small to matter. `least`: the absolute difference that matters."""
+    old, new = cell.results
+    by_chance: frozenset[str] = frozenset()
+    if change.metric not in SIZES:
+        change.kernels = cell.kernels.difference
+        by_chance = cell.kernels.by_chance
     # parts of a sweep that was resumed after an update have different rounds
     is_paired = interleaved and len(figures.before.keys() & figures.after.keys()) >= 2
-    test = test_of(
-        change,
-        pair,
-        figures,
-        is_paired,
+    run_test = compare_pairs if is_paired else compare
+    test = run_test(
+        figures.before,
+        figures.after,
+        change.limit or 0.0,
+        Compilations(old.compilations, new.compilations, by_chance),
     )
     change.test = test
     change.ratio = test.ratio
@@ -436,95 +395,66 @@ def judge_ratio(
         change.before = test.before
         change.after = test.after
     difference = (change.after or 0.0) - (change.before or 0.0)
-    if limit.least and abs(difference) <= limit.least:
+    if least and abs(difference) <= least:
         change.doubt("the difference is too small to matter", Verdict.SAME)
         return
-    change.floor = limit.floor
-    if pair.is_launch_bound and change.metric in HOST_METRICS:
-        least = 0.0 if is_paired else HOST_CHANGE
-        change.host_noise = max(test.smallest_slowdown or 0.0, least)
+    if "launch" in (old.bound, new.bound) and change.metric in HOST_METRICS:
+        floor = 0.0 if is_paired else HOST_CHANGE
+        change.host_noise = max(test.smallest_slowdown or 0.0, floor)
     if test.p_value is None:
         change.doubt("a side has only one trial, so the spread is unknown")
 
 
-def test_of(
-    change: Change,
-    pair: CellPair,
-    figures: Figures,
-    is_paired: bool,
-) -> RatioTest:
-    """Return the test of a ratio."""
-    by_chance: frozenset[str] = frozenset()
-    if change.metric not in SIZES:
-        change.kernels = pair.kernels.difference
-        by_chance = pair.kernels.by_chance
-    run_test = compare_pairs if is_paired else compare
-    old, new = (side.compilations for side in pair.sides)
-    return run_test(
-        figures.before,
-        figures.after,
-        change.limit or 0.0,
-        Compilations(old, new, by_chance),
-    )
-
-
 def judge_range(
     change: Change,
-    pair: CellPair,
-    figures: Figures,
+    cell: ComparedCell,
+    figures: RoundFigures,
     least: float,
 ) -> None:
     """Set the verdict: a change exceeds all trials of the other side by more than `least` and by
     its limit, and is not likely to be a coincidence."""
     factor = 1 + (change.limit or 0.0)
     metric = figures.metric
-    old = sorted(figures.before.values())
-    new = sorted(figures.after.values())
+    old = figures.before.values()
+    new = figures.after.values()
+    old_least, old_most = min(old), max(old)
+    new_least, new_most = min(new), max(new)
+    is_same_range = old_least == new_least and old_most == new_most
 
     def exceeds(value: float, other: float) -> bool:
         return value - other > least and value > factor * other
 
-    if exceeds(new[0], old[-1]):
+    if exceeds(new_least, old_most):
         change.verdict = Verdict.SLOWER
-    elif exceeds(old[0], new[-1]):
+    elif exceeds(old_least, new_most):
         change.verdict = Verdict.FASTER
-    elif (old[0], old[-1]) == (new[0], new[-1]) or not exceeds(
-        max(old[-1], new[-1]), min(old[0], new[0])
-    ):
+    elif is_same_range or not exceeds(max(old_most, new_most), min(old_least, new_least)):
         change.verdict = Verdict.SAME
     else:
         change.doubt("its trials differ")
     if change.verdict not in CHANGED:
         return
     # autotuning also decides what is fused
-    if metric.name == "kernels" and are_tuned(pair.kernels.by_chance):
-        change.doubt(pair.kernels.difference)
+    if metric.name == "kernels" and are_tuned(cell.kernels.by_chance):
+        change.doubt(cell.kernels.difference)
     if metric.unit == "s" and 1 in (len(old), len(new)):
         change.doubt(ONE_TIME)
 
 
 def decide(change: Change, is_significant: bool) -> None:
     """Set the verdict of a tested row; `is_significant`: by the tests of all rows."""
-    floor = change.floor or 0.0
     limit = change.limit or 0.0
     ratio = change.ratio or 1e-300
     growth = max(ratio, 1 / ratio) - 1
-    change.verdict = change.verdict_by(is_significant, limit)
+    is_significant_alone = change.p_value is not None and change.p_value < ALPHA
+    change.verdict = change.verdict_by(is_significant)
     if change.verdict in CHANGED:
         if growth <= change.host_noise:
             noise = percent(change.host_noise)
             change.doubt(f"launch-bound: up to {noise} may be noise of the host")
-    elif change.verdict_by(is_significant, floor) in CHANGED:
-        change.doubt(
-            f"beyond the floor of {percent(floor)}, but inside the noise threshold of"
-            f" {percent(limit)} from earlier sweeps"
-        )
-    elif (
-        change.verdict is Verdict.AMBIGUOUS
-        and change.verdict_by(change.excludes_one, floor) in CHANGED
-    ):
+    elif change.verdict_by(is_significant_alone) in CHANGED:
         change.doubt("not significant among all rows")
-    if growth > floor:
+    if growth > limit:
         change.reason = joined(change.kernels, change.reason)
 
 

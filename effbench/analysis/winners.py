@@ -37,8 +37,12 @@ def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult
     best = winning[0]
     if why_marked(best, metric) is not None:
         return []
-    others = [row for row in ok if row not in winning]
-    return winning + [row for row in others if _ties(row, best, metric, decisive)]
+    for row in ok:
+        if row in winning:
+            continue
+        if _is_tied_baseline(row, best, metric) or _may_be_better(row, best, decisive):
+            winning.append(row)
+    return winning
 
 
 def _decisive_metric(rows: Sequence[LabelledResult], metric: str) -> str:
@@ -82,11 +86,6 @@ def _cost(result: Result, metric: str) -> LogEstimate:
     if METRICS[metric].better is Better.HIGHER:
         return replace(estimate, value=-estimate.value)
     return estimate
-
-
-def _ties(result: Result, best: Result, metric: str, decisive: str) -> bool:
-    """Return whether a result that is marked or worse than the best one still ties with it."""
-    return _is_tied_baseline(result, best, metric) or _may_be_better(result, best, decisive)
 
 
 def _is_tied_baseline(result: Result, best: Result, metric: str) -> bool:

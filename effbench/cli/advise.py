@@ -20,7 +20,6 @@ from effbench.render.advice import Advice, mode_advice
 from effbench.render.tables import rows_of
 from effbench.store.secrets import masked, masked_url
 from effbench.store.store import Store
-from effbench.store.sweeps import SweepInfo
 
 if TYPE_CHECKING:
     from effbench.config.overrides import Word
@@ -99,24 +98,22 @@ def advise_mode(args: argparse.Namespace) -> Advice:
             reference = sweep_with(store, args.model, args.bs)
         sweep = store.find_sweep(reference)
         rows = rows_at(rows_of(store, sweep), args.model, args.bs)
-    return advice_from(rows, sweep, args)
+    when = f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC, nothing was measured"
+    return advice_from(rows, args, sweep.id, when)
 
 
 def advice_from(
-    rows: Sequence[LabelledResult], sweep: SweepInfo, args: argparse.Namespace, is_new: bool = False
+    rows: Sequence[LabelledResult], args: argparse.Namespace, sweep_id: str, when: str
 ) -> Advice:
-    """Recommend a mode from these rows of a sweep; the last line says when and where they were
+    """Recommend a mode from these rows of a sweep; the last line says `when` and where they were
     measured."""
     memory_bytes = None
     if args.memory is not None:
         memory_bytes = round(args.memory * 2**30)
     advice = mode_advice(recommend(rows, Question(args.metric, args.calls, memory_bytes)))
-    advice.data["sweep"] = sweep.id
-    when = f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC, nothing was measured"
-    if is_new:
-        when = "measured now"
+    advice.data["sweep"] = sweep_id
     result = rows[0]
-    advice.lines.append(f"{when} ({result.device}, {result.dtype}): sweep {sweep.id}")
+    advice.lines.append(f"{when} ({result.device}, {result.dtype}): sweep {sweep_id}")
     return advice
 
 
@@ -135,13 +132,13 @@ def advise_model(args: argparse.Namespace) -> Advice:
     if outcome.state == "interrupted":
         print(f"interrupted; {how_to_resume(outcome)}", file=sys.stderr)
         raise KeyboardInterrupt
+    sweep_id = outcome.sweep_id
     with Store.open(outcome.db, mode="read") as store:
-        sweep = store.find_sweep(outcome.sweep_id)
-        rows = rows_at(rows_of(store, sweep))
-    advice = advice_from(rows, sweep, args, is_new=True)
+        rows = rows_at(rows_of(store, store.find_sweep(sweep_id)))
+    advice = advice_from(rows, args, sweep_id, "measured now")
     commands = [
         shlex.join(masked(["effbench", "-m", *matrix])),
-        f"effbench report --sweep {sweep.id}{db_option(masked_url(outcome.db))}",
+        f"effbench report --sweep {sweep_id}{db_option(masked_url(outcome.db))}",
     ]
     advice.data["commands"] = commands
     advice.lines += [f"full matrix: {commands[0]}", f"report: {commands[1]}"]

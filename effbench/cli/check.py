@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from dataclasses import replace
 
 from effbench.analysis.compare import Compared, compare_sweeps, one_baseline
-from effbench.analysis.matching import DISTURBED, Location, machine_names
-from effbench.analysis.verdicts import FAILING, NOT_JUDGED, Verdict, counted
+from effbench.analysis.matching import DISTURBED, place_of
+from effbench.analysis.verdicts import FAILING, NOT_JUDGED, Verdict, tally
 from effbench.cli import options
 from effbench.cli.compare import add_choice, limits_for, write
 from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError
@@ -63,24 +62,23 @@ def run(args: argparse.Namespace) -> int:
         )
         before = store.find_sweep(baseline.sweep_id)
         compared = compare_sweeps(store, before, sweep, limits_for(args), args.across, args.on)
-        machines = machine_names(map(Location.of, store.environments_of(sweep.id)))
+        places = dict.fromkeys(map(place_of, store.environments_of(sweep.id)))
         database = store.name  # without a password, because output ends up in logs
-    for machine, text in machines.items():
-        if machine not in compared.after.machines:
-            compared.unchecked.append(text)
-    again = words_of(args, sweep, database)
+    compared.unchecked += [place for place in places if place not in compared.after.places]
+    words = words_of(args, sweep, database)
+    again: str | None = shlex.join(["effbench", *words])
     rerun_id = None
     if args.confirm:
-        rerun_id = confirm_rows(compared, before, sweep, again, args)
+        rerun_id = confirm_rows(compared, words, args)
+        if rerun_id is None:
+            again = None
     document = CheckDocument(
         compared,
         args.all,
         baseline=args.baseline,
         line=verdict_line(compared, args.baseline),
-        again=shlex.join(["effbench", *again]),
+        again=again,
     )
-    if args.confirm and rerun_id is None:
-        document = replace(document, again=None)
     report(document, args)
     if compared.interrupted:
         which = f" (sweep {rerun_id})" if rerun_id else ""
@@ -93,8 +91,6 @@ def run(args: argparse.Namespace) -> int:
 
 def confirm_rows(
     compared: Compared,
-    before: SweepInfo,
-    sweep: SweepInfo,
     words: list[str],
     args: argparse.Namespace,
 ) -> str | None:
@@ -103,8 +99,6 @@ def confirm_rows(
 
     request = Confirmation(
         compared,
-        before,
-        sweep,
         args.db,
         words,
         args.rounds or MOST_PAIRS,
@@ -117,17 +111,17 @@ def words_of(args: argparse.Namespace, sweep: SweepInfo, database: str) -> list[
     """Return the words of the command that confirms the check, with the given options that decide
     what is compared and which changes count."""
     words = ["check", "--baseline", args.baseline, "--sweep", sweep.id, "--confirm"]
-    given = [
-        ("on", args.on),
-        ("across", ",".join(args.across)),
-        ("config", args.config),
-        *(("set", setting) for setting in args.settings),
-        *(("metric", name) for name in args.metric or ()),
-    ]
+    given = {
+        "on": [args.on],
+        "across": [",".join(args.across)],
+        "config": [args.config],
+        "set": args.settings,
+        "metric": args.metric or [],
+    }
     if database != DEFAULT_DB:
-        given.append(("db", database))
-    for name, value in given:
-        if value:
+        given["db"] = [database]
+    for name, values in given.items():
+        for value in filter(None, values):
             words += [f"--{name}", value]
     return words
 
@@ -160,7 +154,7 @@ def verdict_line(compared: Compared, name: str) -> str:
     unchecked hardware."""
     parts = []
     if compared.failing:
-        parts.append(f"check failed: {counted(compared.failing)} against {name}")
+        parts.append(f"check failed: {tally(compared.failing)} against {name}")
     elif compared.interrupted:
         parts.append(f"check not finished against {name}")
     elif compared.judged:
@@ -171,7 +165,7 @@ def verdict_line(compared: Compared, name: str) -> str:
         parts.append(compared.interrupted)
     if not compared.failing:
         parts += overlooked(compared)
-    parts += [f"{machine} not checked" for machine in compared.unchecked]
+    parts += [f"{place} not checked" for place in compared.unchecked]
     return "; ".join(parts)
 
 
@@ -181,7 +175,7 @@ def overlooked(compared: Compared) -> list[str]:
     texts = []
     ignored = [change for change in rows if change.ignored and change.verdict in FAILING]
     if ignored:
-        texts.append(f"ignored: {counted(ignored)}")
+        texts.append(f"ignored: {tally(ignored)}")
     if compared.unjudged:
         texts.append(f"{count(len(compared.unjudged), 'cell')} {NOT_JUDGED}: {DISTURBED}")
     unsure = [change for change in rows if change.word == Verdict.AMBIGUOUS]
@@ -203,8 +197,6 @@ def baseline_of(
     Raises NothingFoundError if the baseline does not exist, UsageError if it is ambiguous."""
     known = store.baselines(name)
     hardware = store.hardware(sweep.id)
-    if not hardware:
-        raise NothingFoundError(f"sweep {sweep.id} has no trial yet: there is nothing to check")
     if any_hardware and not any(baseline.hardware in hardware for baseline in known):
         hardware = []
     return one_baseline(known, on, hardware)

@@ -19,8 +19,8 @@ from effbench.analysis.verdicts import (
     NOT_JUDGED,
     Change,
     Verdict,
-    counted,
     record,
+    tally,
 )
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS, percent, ratio_text
@@ -142,14 +142,14 @@ def sentence(change: Change) -> str:
 
 def counts_text(compared: Compared) -> str:
     """Return the number of rows by verdict: `2 slower, 1 broken, 40 same`."""
-    return counted(compared.changes) or "nothing to compare"
+    return tally(compared.changes) or "nothing to compare"
 
 
 def heading(compared: Compared) -> str:
     """Return both sides with their labels, and the hardware."""
     sides = compared.before, compared.after
     texts = [f"{side.title} {side.label or ''}".strip() for side in sides]
-    return one_line(f"{' → '.join(texts)} · {compared.hardware}")
+    return one_line(f"{' → '.join(texts)} · {compared.after.hardware}")
 
 
 def summary_lines(compared: Compared) -> list[str]:
@@ -202,7 +202,7 @@ class Document:
     @property
     def omitted(self) -> str:
         """The numbers of the rows that people do not see."""
-        return counted(change for change in self.compared.changes if not self.is_visible(change))
+        return tally(change for change in self.compared.changes if not self.is_visible(change))
 
     def render(self, fmt: str) -> str:
         """Return the document in one of FORMATS."""
@@ -225,7 +225,7 @@ class Document:
             compared=self.compared,
             heading=heading(self.compared),
             counts=counts_text(self.compared),
-            counted=counted,
+            tally=tally,
             lines=summary_lines(self.compared),
             table_of=table_of,
             most=MOST_ROWS,
@@ -281,7 +281,7 @@ class Document:
         return {
             "before": side_fields(compared.before),
             "after": side_fields(compared.after),
-            "hardware": compared.hardware,
+            "hardware": compared.after.hardware,
             "differences": compared.differences,
             "in_turns": compared.interleaved,
             "limits": compared.limits.source,
@@ -293,7 +293,7 @@ class Document:
 
 
 def side_fields(side: Side) -> dict[str, Any]:
-    return {"sweep": side.title, "label": side.label, "state": side.state}
+    return {"sweep": side.title, "label": side.label, "state": side.sweep.state}
 
 
 @dataclass(frozen=True)

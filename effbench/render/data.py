@@ -169,7 +169,7 @@ def read(store: Store, database: str, references: Sequence[str] = ()) -> ReportD
     most = MOST_RESULTS * len(device_sweeps)
     data.history = read_history(store, environment_ids=ids, most=most)
     for device_sweep in device_sweeps:
-        device_sweep.changes = read_changes(store, device_sweep, environments, infos)
+        device_sweep.changes = read_changes(store, device_sweep, environments)
     return data
 
 
@@ -237,14 +237,12 @@ def read_changes(
     store: Store,
     after: DeviceSweep,
     environments: Sequence[StoredEnvironment],
-    infos: Sequence[SweepInfo],
 ) -> Changes:
     """Compare a sweep with the newest earlier sweep that measured one of its cells on the same
     hardware. `environments`: all. If the comparison fails, the changes hold the reason."""
     sweep, hardware = after.sweep, after.hardware
     ids = [known.id for known in environments if known.hardware == hardware]
-    before_id = store.previous(sweep.id, ids)
-    before = {info.id: info for info in infos}.get(before_id or "")
+    before = store.previous(sweep, ids)
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {hardware}.")
     try:

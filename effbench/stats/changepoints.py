@@ -88,10 +88,10 @@ def find_changes(values: Sequence[float], floor: float = FLOOR) -> list[LevelCha
     # others differ too little for any change
     if len(logs) < SHORTEST or np.ptp(logs) < least:
         return []
-    series = NoisySeries.of(logs)
+    series = Series.of(logs)
     splits = fit(series)
     while True:
-        segments = series.segments(splits)
+        segments = series.parts(splits)
         weakest = _weakest(series, segments, least)
         if weakest is None:
             break
@@ -129,12 +129,35 @@ def find_exact(values: Sequence[Any]) -> list[LevelChange]:
 
 
 @dataclass(frozen=True)
-class Segment:
-    """Consecutive values of a series and their noise, from the position `start` on."""
+class Series:
+    """A series of logarithms, oldest first, or a part of it from the position `start` on. `noise`:
+    the standard deviation of each value."""
 
-    start: int
     values: Floats
     noise: Floats
+    start: int = 0
+
+    @classmethod
+    def of(cls, values: Floats) -> Series:
+        """Return a series with the noise of all values, or that around a value if it is much
+        larger."""
+        # the median |difference| of two normal values is 0.954 standard deviations
+        differences = np.abs(np.diff(values)) / 0.9539
+        least = max(LEAST_NOISE, float(np.median(differences)))
+        noise = np.full(len(values), least)
+        if len(differences) >= _WINDOW:
+            medians = np.median(sliding_window_view(differences, _WINDOW), axis=1)
+            half = _WINDOW // 2
+            around = np.pad(medians, (half, half + 1), mode="edge")
+            noise = np.where(around > NOISIER * least, around, noise)
+        return cls(values, noise)
+
+    def part(self, start: int, end: int) -> Series:
+        return Series(self.values[start:end], self.noise[start:end], start)
+
+    def parts(self, splits: Sequence[int]) -> list[Series]:
+        bounds = [0, *splits, len(self.values)]
+        return [self.part(start, end) for start, end in pairwise(bounds)]
 
     @property
     def end(self) -> int:
@@ -169,87 +192,10 @@ class Segment:
         return LogEstimate(self.mean, error, df)
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The standard deviation of values around their levels, and its degrees of freedom."""
-
-    sd: float
-    df: int
-
-
-@dataclass(frozen=True)
-class NoisySeries:
-    """A series of logarithms, oldest first, with the noise of each value: a standard deviation."""
-
-    values: Floats
-    noise: Floats
-
-    @classmethod
-    def of(cls, values: Floats) -> NoisySeries:
-        """Return a series with the noise of all values, or that around a value if it is much
-        larger."""
-        # the median |difference| of two normal values is 0.954 standard deviations
-        differences = np.abs(np.diff(values)) / 0.9539
-        least = max(LEAST_NOISE, float(np.median(differences)))
-        noise = np.full(len(values), least)
-        if len(differences) >= _WINDOW:
-            medians = np.median(sliding_window_view(differences, _WINDOW), axis=1)
-            half = _WINDOW // 2
-            around = np.pad(medians, (half, half + 1), mode="edge")
-            noise = np.where(
-                around > NOISIER * least,
-                around,
-                noise,
-            )
-        return cls(values, noise)
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def p_value(self) -> float:
-        """The p-value below which a position is a change."""
-        return P_VALUE / len(self)
-
-    def segments(self, splits: Sequence[int]) -> list[Segment]:
-        bounds = [0, *splits, len(self)]
-        return [self.segment(start, end) for start, end in pairwise(bounds)]
-
-    def segment(self, start: int, end: int) -> Segment:
-        return Segment(start, self.values[start:end], self.noise[start:end])
-
-    def spread(self, segments: Sequence[Segment]) -> Spread:
-        """Return the spread over these segments, which cover the start of the series.
-
-        With few values it is at least their known noise, because a few values may agree by chance.
-        If neighbouring values are correlated, it is multiplied by the square root of (1 + r) ÷ (1 -
-        r), where r is the correlation of the distances of neighbours from their level, if it is
-        larger than by chance. That occurs if a machine is a little slower for several sweeps in a
-        row.
-        """
-        df = max(1, sum(segment.n - 1 for segment in segments))
-        total = sum(segment.squares for segment in segments)
-        least = LEAST_NOISE
-        if df < 10:
-            least = float(np.median(self.noise))
-        sd = max(math.sqrt(total / df), least)
-        products = squares = 0.0
-        bound = OUTLYING * sd
-        for segment in segments:
-            distances = np.clip(segment.values - segment.mean, -bound, bound)
-            products += float(distances[1:] @ distances[:-1])
-            squares += float(distances @ distances)
-        r = products / (squares or 1.0)
-        if r * math.sqrt(len(self)) >= 1.0:
-            r = min(r, 0.9)
-            sd *= math.sqrt((1 + r) / (1 - r))
-        return Spread(sd, df)
-
-
-def fit(series: NoisySeries) -> list[int]:
+def fit(series: Series) -> list[int]:
     """Return the positions of level changes on the path with the lowest cost."""
     levels = _levels(series)
-    length = len(series)
+    length = len(series.values)
     total = np.zeros(len(levels))  # lowest cost of a path that ends on this level
     # whether the path came from another level, `source`
     jumped = np.zeros((length, len(levels)), dtype=bool)
@@ -270,7 +216,7 @@ def fit(series: NoisySeries) -> list[int]:
     return splits[::-1]
 
 
-def _levels(series: NoisySeries) -> Floats:
+def _levels(series: Series) -> Floats:
     """Return the levels to try, ascending: running medians and means on a grid of a tenth of the
     noise. Shape (L,)."""
     values = series.values
@@ -293,8 +239,8 @@ def _levels(series: NoisySeries) -> Floats:
 
 
 def _weakest(
-    series: NoisySeries,
-    segments: Sequence[Segment],
+    series: Series,
+    segments: Sequence[Series],
     floor: float,
 ) -> int | None:
     """Return the split between these segments that is least likely a change; None if all pass the
@@ -302,64 +248,76 @@ def _weakest(
     pairs = list(pairwise(segments))
     if not pairs:
         return None
-    for index, segment in enumerate(segments):
-        if segment.n < PERSISTENCE:  # it joins the neighbour with the nearer level
-            steps = [abs(new.mean - old.mean) for old, new in pairs]
-            first = max(0, index - 1)
-            around = range(first, min(index + 1, len(pairs)))
-            return min(around, key=lambda split: steps[split])
-    spread = series.spread(segments)
-    doubts = []
-    for old, new in pairs:
-        doubt = _doubt(
-            series,
-            old,
-            new,
-            spread,
-            floor,
-        )
-        doubts.append(doubt)
+    short = [index for index, segment in enumerate(segments) if segment.n < PERSISTENCE]
+    if short:  # it joins the neighbour with the nearer level
+        steps = [abs(new.mean - old.mean) for old, new in pairs]
+        around = range(max(0, short[0] - 1), min(short[0] + 1, len(pairs)))
+        return min(around, key=lambda split: steps[split])
+    doubts = _doubts(series, segments, floor)
     if not any(doubts):
-        gains = [_line_gain(series, old, new) for old, new in pairs]
-        doubts = [max(0.0, gain + _SEARCHED) for gain in gains]
+        doubts = [max(0.0, _line_gain(series, old, new) + _SEARCHED) for old, new in pairs]
     if not any(doubts):
         return None
     return int(np.argmax(doubts))
 
 
-def _doubt(
-    series: NoisySeries,
-    old: Segment,
-    new: Segment,
-    spread: Spread,
-    floor: float,
-) -> float:
-    """Return how doubtful the change between two segments is; 0 if it passes the t-test and exceeds
-    the floor."""
-    step = new.mean - old.mean
-    both = series.segment(old.start, new.end)
-    local = float(np.median(both.noise))
-    sd = spread.sd
-    if local > NOISIER * series.noise.min():
-        # a noisier part has more spread than the whole series
-        sd = max(sd, local)
-    error = sd * math.sqrt(1 / old.n + 1 / new.n)
-    p_value = t_tail(step / error, spread.df)
-    if abs(step) < floor:
-        return 1.0 + p_value
-    if p_value < series.p_value:
-        return 0.0
-    return p_value
+def _spread(series: Series, segments: Sequence[Series], df: int) -> float:
+    """Return the standard deviation of the values around their levels, with `df` degrees of
+    freedom.
+
+    With few values it is at least their known noise, because a few values may agree by chance. If
+    neighbouring values are correlated, it is multiplied by the square root of (1 + r) ÷ (1 - r),
+    where r is the correlation of the distances of neighbours from their level, if it is larger than
+    by chance. That occurs if a machine is a little slower for several sweeps in a row.
+    """
+    least = LEAST_NOISE
+    if df < 10:
+        least = float(np.median(series.noise))
+    sd = max(math.sqrt(sum(segment.squares for segment in segments) / df), least)
+    products = squares = 0.0
+    bound = OUTLYING * sd
+    for segment in segments:
+        distances = np.clip(segment.values - segment.mean, -bound, bound)
+        products += float(distances[1:] @ distances[:-1])
+        squares += float(distances @ distances)
+    r = products / (squares or 1.0)
+    if r * math.sqrt(len(series.values)) >= 1.0:
+        r = min(r, 0.9)
+        sd *= math.sqrt((1 + r) / (1 - r))
+    return sd
+
+
+def _doubts(series: Series, segments: Sequence[Series], floor: float) -> list[float]:
+    """Return how doubtful the change between each two segments is; 0 if it passes the t-test and
+    exceeds the floor."""
+    df = max(1, sum(segment.n - 1 for segment in segments))
+    spread = _spread(series, segments, df)
+    doubts = []
+    for old, new in pairwise(segments):
+        sd = spread
+        local = float(np.median(series.part(old.start, new.end).noise))
+        if local > NOISIER * series.noise.min():
+            # a noisier part has more spread than the whole series
+            sd = max(sd, local)
+        step = new.mean - old.mean
+        p_value = t_tail(step / (sd * math.sqrt(1 / old.n + 1 / new.n)), df)
+        if abs(step) < floor:
+            doubts.append(1.0 + p_value)
+        elif p_value < P_VALUE / len(series.values):
+            doubts.append(0.0)
+        else:
+            doubts.append(p_value)
+    return doubts
 
 
 def _line_gain(
-    series: NoisySeries,
-    old: Segment,
-    new: Segment,
+    series: Series,
+    old: Series,
+    new: Series,
 ) -> float:
     """Return how much less a line through both segments costs than their two levels, in squared
     noise."""
-    both = series.segment(old.start, new.end)
+    both = series.part(old.start, new.end)
     x = np.arange(len(both.values))
     levels = np.where(x < len(old.values), old.mean, new.mean)
     # omit outliers of the levels, from which a line must not gain

@@ -160,24 +160,18 @@ def _mean_of_groups(groups: Sequence[Sequence[float]], expected: float) -> LogEs
     groups that is expected."""
     count = len(groups)
     means = [log_mean(group) for group in groups]
-    squares = 0.0  # of the distances from the means of their groups
-    for mean, group in zip(means, groups, strict=True):
-        error = mean.error or 0.0
-        squares += mean.df * len(group) * error**2
-    df_within = sum(mean.df for mean in means)
-    within = squares / max(1, df_within)
-    shares = math.fsum(1 / len(group) for group in groups)
-    processes = within * shares / count
+    # of the distances from the means of their groups
+    squares = sum(
+        mean.df * len(group) * (mean.error or 0.0) ** 2
+        for mean, group in zip(means, groups, strict=True)
+    )
+    within = squares / max(1, sum(mean.df for mean in means))
+    processes = within * math.fsum(1 / len(group) for group in groups) / count
     value = math.fsum(mean.value for mean in means) / count
     between = math.fsum((mean.value - value) ** 2 for mean in means)
     df = PRIOR_DF + count - 1
-    prior = PRIOR_DF * (expected + processes)
-    variance = (prior + between) / df
-    return LogEstimate(
-        value,
-        math.sqrt(variance / count),
-        df,
-    )
+    variance = (PRIOR_DF * (expected + processes) + between) / df
+    return LogEstimate(value, math.sqrt(variance / count), df)
 
 
 @lru_cache(maxsize=8192)  # tables of different metrics compare the same times
@@ -196,36 +190,25 @@ def stored_log_mean(
     Whether they include the variation between `compilations` is unknown, so the larger degrees of
     freedom count: too many give too large an error, too few would hide most of it.
     """
-    known = LogEstimate(
-        math.log(value),
-        None,
-        0,
-    )
+    log = math.log(value)
     if hosts is not None and hosts >= 2:
         n = hosts
         compilations = None
         df_per_trial = 1.0
     # NaN means unknown in a frame, and has no bounds either
     if n is None or low is None or high is None or n < 2 or not 0 < low <= high < math.inf:
-        return known
+        return LogEstimate(log, None, 0)
     df = df_per_trial * (int(n) - 1)
     if compilations is not None and compilations > 1:
         df = max(df, PRIOR_DF + compilations - 1)
     error = math.log(high / low) / 2 / t_quantile(df)
-    return replace(known, error=error, df=df)
+    return LogEstimate(log, error, df)
 
 
 def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
     """Return `a` - `b`, with Welch's standard error and Welch–Satterthwaite's degrees of freedom.
     The interval covers 94 to 96.5 % with equal numbers of trials on both sides."""
-    negative = LogEstimate(
-        -b.value,
-        b.error,
-        b.df,
-        below=b.above,
-        above=b.below,
-    )
-    return _sum([a, negative])
+    return _sum([a, LogEstimate(-b.value, b.error, b.df, below=b.above, above=b.below)])
 
 
 def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
@@ -236,13 +219,9 @@ def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
     error = None
     if total.error is not None:
         error = total.error / number
-    return replace(
-        total,
-        value=total.value / number,
-        error=error,
-        below=total.below / number,
-        above=total.above / number,
-    )
+    below = total.below / number
+    above = total.above / number
+    return LogEstimate(total.value / number, error, total.df, below, above)
 
 
 def mean_of_related_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
@@ -258,22 +237,24 @@ def mean_of_related_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
 
 def _sum(estimates: Sequence[LogEstimate]) -> LogEstimate:
     """Return the sum of independent estimates."""
-    total = LogEstimate(
+    sum_error = None
+    df = 0.0
+    errors = [estimate.error for estimate in estimates if estimate.error is not None]
+    if len(errors) == len(estimates):
+        variance = math.fsum(error**2 for error in errors)
+        sum_error = math.sqrt(variance)
+        if variance == 0.0:
+            df = math.fsum(estimate.df for estimate in estimates)
+        else:
+            pairs = zip(errors, estimates, strict=True)
+            df = variance**2 / math.fsum(error**4 / estimate.df for error, estimate in pairs)
+    return LogEstimate(
         math.fsum(estimate.value for estimate in estimates),
-        None,
-        0,
+        sum_error,
+        df,
         below=math.fsum(estimate.below for estimate in estimates),
         above=math.fsum(estimate.above for estimate in estimates),
     )
-    errors = [estimate.error for estimate in estimates if estimate.error is not None]
-    if len(errors) < len(estimates):
-        return total
-    variance = math.fsum(error**2 for error in errors)
-    if variance == 0.0:
-        return replace(total, error=0.0, df=math.fsum(estimate.df for estimate in estimates))
-    pairs = zip(errors, estimates, strict=True)
-    df = variance**2 / math.fsum(error**4 / estimate.df for error, estimate in pairs)
-    return replace(total, error=math.sqrt(variance), df=df)
 
 
 def is_less(a: LogEstimate, b: LogEstimate) -> bool:

@@ -7,15 +7,12 @@ above 1.02 or below 1 ÷ 1.02.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 
 from effbench.stats.intervals import (
     LogEstimate,
-    is_number,
     log_difference,
     log_mean_of_compilations,
     t_of,
@@ -34,13 +31,6 @@ MOST_PAIRS = 20
 #: and a stop as soon as the interval is decided, fewer than 1 % of unchanged cells look slower
 #: (benchmarks/duets.py).
 LEAST_DUETS = 3
-#: Minimum number of sweeps for a noise threshold, if all ran in the same environment.
-LEAST_SWEEPS = 6
-#: Width of the noise threshold, in standard deviations of the difference between consecutive
-#: sweeps.
-WIDTH = 3.0
-#: Maximum noise threshold; a larger one would hide every change.
-WIDEST = 0.5
 #: Differences of logarithms and standard errors below this are rounding errors.
 _ROUNDING = 1e-12
 #: A quotient of two figures may underflow or overflow.
@@ -50,16 +40,15 @@ _SMALLEST = 1e-300
 @dataclass(frozen=True)
 class RatioTest:
     """The result of a test. `ratio`: after ÷ before (above 1: slower), with 95 % bounds and a
-    two-sided p-value. `error`, `df`: of its logarithm. `smallest_slowdown`: the smallest one that
-    such trials show with probability POWER. `before`, `after`: means of the sides, None for pairs.
-    With fewer than two trials per side, or two pairs, only the ratio and the means are known."""
+    two-sided p-value. `difference`: its logarithm. `smallest_slowdown`: the smallest one that such
+    trials show with probability POWER. `before`, `after`: means of the sides, None for pairs. With
+    fewer than two trials per side, or two pairs, only the ratio and the means are known."""
 
     ratio: float
+    difference: LogEstimate
     low: float | None = None
     high: float | None = None
     p_value: float | None = None
-    error: float | None = None
-    df: float = 0.0
     smallest_slowdown: float | None = None
     before: float | None = None
     after: float | None = None
@@ -69,20 +58,18 @@ class RatioTest:
         """Return the test of whether the logarithm of a ratio differs from 0."""
         ratio = difference.interval()
         error = difference.error
-        df = difference.df
         if error is None:
-            return cls(ratio.value)
+            return cls(ratio.value, difference)
         p_value = float(abs(difference.value) <= _ROUNDING)  # of values without spread
         if error > _ROUNDING:
-            p_value = t_tail(difference.value / error, df)
+            p_value = t_tail(difference.value / error, difference.df)
         return cls(
             ratio.value,
+            difference,
             ratio.low,
             ratio.high,
             p_value,
-            error,
-            df,
-            smallest_slowdown(error, df, floor),
+            smallest_slowdown(error, difference.df, floor),
         )
 
 
@@ -194,19 +181,3 @@ def smallest_slowdown(
     if needed >= 709.0:
         return math.inf
     return math.expm1(needed)
-
-
-def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
-    """Return the largest relative change (0.03 = 3 %) that counts as noise between two sweeps of an
-    unchanged cell, or None if there are too few sweeps. `levels`: for each environment, one value
-    per sweep, oldest first. The threshold follows from the median absolute difference of
-    consecutive sweeps, which a single step hardly affects."""
-    jumps: list[float] = []
-    for series in levels:
-        logs = [math.log(value) for value in series if is_number(value) and value > 0]
-        jumps += [abs(new - old) for old, new in itertools.pairwise(logs)]
-    if len(jumps) < LEAST_SWEEPS - 1:
-        return None
-    # the median of |N(0, s)| is 0.6745 s
-    threshold = WIDTH * median(jumps) / 0.6745
-    return min(math.expm1(threshold), WIDEST)

@@ -181,10 +181,8 @@ class Store(connect.Database):
 
     # --- comparisons
 
-    sides = reads(side_queries.sides)
-    levels = reads(side_queries.levels)
+    results_with_trials = reads(side_queries.results_with_trials)
     previous = reads(side_queries.previous)
-    host_ms = reads(side_queries.host_ms)
     past_results = reads(side_queries.past_results)
 
     # --- decisions

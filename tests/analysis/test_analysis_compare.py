@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 import pytest
-from made_pairs import compared, compared_parts
-from made_sweeps import A100, DEFAULT, EAGER, FAST, GRAPH, SLOW, a_cell, environment, steps
+from made_pairs import compared, compared_parts, rows_of
+from made_sweeps import A100, EAGER, FAST, GRAPH, SLOW, a_cell, environment, steps
 
 import effbench
 from effbench.analysis.compare import find
@@ -13,7 +13,8 @@ from effbench.store import Store
 
 
 def verdicts(found, metric="latency_ms"):
-    return {one.about.mode: one.verdict for one in found.changes if one.metric == metric}
+    cells = found.before.cells
+    return {cells[one.key].mode_name: one.verdict for one in rows_of(found, metric)}
 
 
 def test_a_line_for_each_mode(made):
@@ -47,24 +48,6 @@ def test_the_python_api_compares_parts_in_turns(made):
             db=str(made.path),
             values=("a", "b"),
         )
-
-
-def test_the_noise_threshold_comes_from_earlier_sweeps_with_the_same_protocol(made):
-    """A cell that moves by 5 % from sweep to sweep is not called slower by another 8. The name of
-    the protocol does not matter."""
-    for number in range(8):
-        moving = {"latency_ms": steps(1.05 ** (number % 2), 0.001)}
-        made.sweep({EAGER: moving, DEFAULT: FAST}, protocol={"name": "quick", "rounds": 1})
-
-    def judged(**protocol):
-        slower = {"latency_ms": steps(1.08, 0.001)}
-        before = made.sweep([EAGER, DEFAULT], protocol=protocol)
-        after = made.sweep(dict.fromkeys([EAGER, DEFAULT], slower), protocol=protocol)
-        return compared(made, before, after).of("latency_ms")
-
-    limits = {row.about.mode: row.limit for row in judged(name="mine", rounds=1)}
-    assert limits == {"eager": pytest.approx(1.05 ** (3 / 0.6745) - 1), "default": 0.02}
-    assert [row.limit for row in judged(name="mine", rounds=5)] == [0.02, 0.02]
 
 
 def test_after_an_update_in_mid_sweep_the_new_environment_counts(made):
@@ -119,7 +102,7 @@ def test_by_a_parameter(made):
     cells = [a_cell(dtype=dtype, bs=bs) for bs in (8, 16) for dtype in ("bfloat16", "float16")]
     sweep = made.sweep(dict.fromkeys(cells, FAST) | {cells[1]: SLOW})
     found = compared_parts(made, sweep, "dtype")
-    rows = {row.about.bs: row for row in found.of("latency_ms")}
+    rows = {found.before.cells[row.key].bs: row for row in rows_of(found, "latency_ms")}
     assert {bs: row.verdict for bs, row in rows.items()} == {8: "slower", 16: "same"}
     assert rows[8].key == EAGER.key
     assert rows[8].name == "mlp bs=8 eager"
@@ -134,8 +117,8 @@ def test_a_models_cache_follows_bs(made, by):
     cells = {(name, bs): cached(name, bs) for name in "ab" for bs in (1, 8)}
     sweep = made.sweep({cell: SLOW if "b" in key else FAST for key, cell in cells.items()})
     found = compared_parts(made, sweep, by)
-    assert found.of(STATUS) == [], "all have partners"
-    assert len(found.of("latency_ms")) == 2
+    assert rows_of(found, STATUS) == [], "all have partners"
+    assert len(rows_of(found, "latency_ms")) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,12 @@
 from pathlib import Path
 
 import pytest
+from made_sweeps import H200, a_result
 
-from effbench.analysis.limits import COMPARED, CellFacts, Limit, limits_of, read
+from effbench.analysis.limits import COMPARED, Limit, limits_of, read
 from effbench.core.errors import ConfigError
 
-CELL = CellFacts(
-    "llama-7b",
-    8,
-    "default",
-    "bfloat16",
-    "inference",
-    "cuda",
-    "NVIDIA H200",
-)
+CELL = a_result(model="llama-7b", bs=8, mode="default", dtype="bfloat16", device="cuda")
 
 
 def exceptions(*rules):
@@ -48,7 +41,7 @@ def test_a_floor(value):
 )
 def test_an_exception_holds_where_all_of_its_patterns_fit(pattern, fits):
     limits = exceptions({**pattern, "floor": 0.5, "reason": "noise"})
-    assert limits.of(CELL, "latency_ms").floor == (0.5 if fits else 0.02)
+    assert limits.of(CELL, H200, "latency_ms").floor == (0.5 if fits else 0.02)
 
 
 def test_the_last_exception_that_fits_counts_and_it_alone():
@@ -57,8 +50,8 @@ def test_the_last_exception_that_fits_counts_and_it_alone():
         {"mode": "default", "floor": 0.1, "reason": "second"},
         {"mode": "eager", "floor": 0.3, "reason": "fits not"},
     )
-    assert limits.of(CELL, "latency_ms") == limit(0.1, reason="second")
-    assert limits.of(CELL, "kernels") == limit(), "no key of the last one counts for it"
+    assert limits.of(CELL, H200, "latency_ms") == limit(0.1, reason="second")
+    assert limits.of(CELL, H200, "kernels") == limit(), "no key of the last one counts for it"
 
 
 WHY = {"reason": "why"}
@@ -100,10 +93,10 @@ def test_a_file_of_the_users_is_laid_over_what_ships():
     rule = '{model: "m*", metric: kernels, ignore: true, reason: moving}'
     path = written(f"floor: 0.05\nlimits: {{latency_ms: {{floor: 10%}}}}\nexceptions: [{rule}]")
     limits = read(path)
-    assert limits.of(CELL, "period_ms").floor == 0.05
-    assert limits.of(CELL, "latency_ms").floor == pytest.approx(0.1)
+    assert limits.of(CELL, H200, "period_ms").floor == 0.05
+    assert limits.of(CELL, H200, "latency_ms").floor == pytest.approx(0.1)
     # the defaults give its `least`, and no floor
-    assert limits.of(CELL, "graph_pool_bytes") == limit(0.05, 2 * 2**20)
+    assert limits.of(CELL, H200, "graph_pool_bytes") == limit(0.05, 2 * 2**20)
     assert limits.exceptions[0].reason == "moving"
     assert (read().source, limits.source) == (
         "effbench's defaults",
@@ -123,7 +116,7 @@ def test_settings_go_on_top():
     words = ["floor=1e-05", "limits.latency_ms.least=0.5", "on_missing=ignore", rule]
     limits = read(path, words)
     assert limits.floor == 1e-05
-    assert limits.of(CELL, "latency_ms") == limit(0.1, 0.5)
+    assert limits.of(CELL, H200, "latency_ms") == limit(0.1, 0.5)
     assert limits.on_missing == "ignore"
     assert limits.exceptions[0].floor == 0.4
 

@@ -2,7 +2,6 @@
 say."""
 
 import json
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -13,7 +12,7 @@ from test_analysis_rerun import again
 from whole_sweeps import info_of
 
 from effbench.analysis.limits import limits_of
-from effbench.analysis.verdicts import counted, judge
+from effbench.analysis.verdicts import judge, tally
 
 BUSY = "host busy for 83 % of the timing"
 
@@ -47,7 +46,7 @@ def test_no_time_of_a_marked_result_has_a_verdict(made):
 
 
 def disturbed(**figures):
-    return replace(side(**figures), disturbance=BUSY)
+    return side(disturbance=BUSY, **figures)
 
 
 @pytest.mark.parametrize("which", ["before", "now", "before and now"])
@@ -79,7 +78,7 @@ def test_a_marked_row_does_not_change_the_tests_of_others():
         for number in range(99)
     ]
     rows = judge([odd, *others], limits_of({}))
-    assert counted(rows) == "1 slower, 99 not judged"
+    assert tally(rows) == "1 slower, 99 not judged"
 
 
 STRICT = ("--set", "on_unjudged=fail")

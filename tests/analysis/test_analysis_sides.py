@@ -1,19 +1,21 @@
 """Matching the cells and environments of two sides, and how they differ."""
 
-from dataclasses import asdict
+import itertools
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
+from made_pairs import side
 from made_sweeps import DEFAULT, EAGER, GRAPH, H200, a_cell, environment
 
 from effbench.analysis.matching import (
     Side,
+    at_one_place,
+    compared_cells,
     differences,
-    on_one_machine,
-    pairs_of,
 )
 from effbench.core.cell import Cell, StoredEnvironment
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.store.sides import CellResult
 
 HERE = (environment(),)
 
@@ -26,19 +28,24 @@ def a_side(cells, envs=HERE, title="before", measured=None, **facts):
     """A side on which every cell was measured in every environment, or only those of `measured`."""
     done = {cell.key for cell in (cells if measured is None else measured)}
     cells = {cell.key: cell for cell in cells}
-    results = {(key, env.id): CellResult("ok") for key in cells if key in done for env in envs}
+    results = {}
+    for key, env in itertools.product(done, envs):
+        cell = cells[key]
+        names = {"model": cell.model_name, "dtype": cell.dtype}
+        results[key, env.id] = replace(side(), cell_key=key, **names)
+    sweep = {"protocol": {}, "state": "completed", "host": {}} | facts
     return Side(
+        SimpleNamespace(**sweep),
         title,
         None,
         cells,
         results,
         {env.id: stored(env) for env in envs},
-        **facts,
     )
 
 
 def pairs(old, new, across=()):
-    return pairs_of(*on_one_machine(old, new, across), across)
+    return compared_cells(*at_one_place(old, new, across), across)
 
 
 def test_planned_cells_that_were_not_measured_say_so():
@@ -66,8 +73,8 @@ HALF = a_cell(dtype="float16")
 def test_cells_that_differ_in_what_is_accepted_are_matched():
     (pair,) = pairs(a_side([EAGER]), a_side([HALF]), ["dtype"])
     assert pair.key == EAGER.key
-    assert pair.about.dtype == "bfloat16"
-    assert pair.before and pair.after and pair.differs
+    assert pair.before.dtype == "bfloat16"
+    assert pair.before.cell_key != pair.after.cell_key
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -79,7 +86,7 @@ def test_a_cell_with_several_partners_is_refused(order):
 
 SHARED = "no cell was measured in both before and after"
 TWO = [environment(flags={"interpreter": f"/venvs/{name}/bin/python"}) for name in "ab"]
-KNOWN = f"{H200} /venvs/a/bin/python, {H200} /venvs/b/bin/python; choose one with --on"
+KNOWN = ", ".join(rf"{H200} \(interpreter /venvs/{name}/bin/python\)" for name in "ab")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +98,7 @@ KNOWN = f"{H200} /venvs/a/bin/python, {H200} /venvs/b/bin/python; choose one wit
         (
             {"cells": [EAGER], "envs": TWO},
             UsageError,
-            f"after ran on several kinds .*: {KNOWN}",
+            f"after ran on several kinds .*: {KNOWN}; choose one with --on",
         ),
     ],
 )
@@ -122,17 +129,17 @@ def part(*models):
 
 def test_names_and_inputs_follow_a_parameter_of_the_module():
     parts = part(("small", 8)), part(("large", 16))
-    (pair,) = pairs_of(*parts, by="model.module.width")
-    assert pair.about.model == "small"
+    (pair,) = compared_cells(*parts, by="model.module.width")
+    assert pair.before.model == "small"
     assert pair.before and pair.after
     with pytest.raises(NothingFoundError, match="no cell was measured in both"):
-        pairs_of(*parts, by="model.name")
+        compared_cells(*parts, by="model.name")
 
 
 def test_a_model_that_has_both_widths_is_compared_with_itself():
     both = part(("a", 8), ("b", 8)), part(("a", 16), ("b", 16))
-    found = pairs_of(*both, by="model.module.width")
-    assert [pair.about.model for pair in found if pair.before and pair.after] == ["a", "b"]
+    found = compared_cells(*both, by="model.module.width")
+    assert [pair.before.model for pair in found if pair.before and pair.after] == ["a", "b"]
 
 
 def test_differences_list_software_first():

@@ -25,8 +25,8 @@ def test_statuses(status):
     assert verdict_of_statuses(status, None) == "missing"
     assert verdict_of_statuses(status, status) == (None if status.is_measured else "same")
     if not status.is_measured:
-        assert verdict_of_statuses("ok", status) == "broken"
-        assert verdict_of_statuses(status, "ok") == "fixed"
+        assert verdict_of_statuses(Status.OK, status) == "broken"
+        assert verdict_of_statuses(status, Status.OK) == "fixed"
 
 
 @pytest.mark.parametrize(
@@ -66,50 +66,29 @@ def test_missing_cells(status, on_missing, gates):
     assert ("it gave no figures before: oom: x" in change.reason) is (status == "oom")
 
 
-IN_NOISE = "beyond the floor of 2.0 %, but inside the noise threshold of 10 %"
-
-
 @pytest.mark.parametrize(
-    ("factor", "noise", "threshold", "verdict", "reason"),
+    ("factor", "verdict"),
     [
-        (1.05, 0.001, 0.0, "slower", ""),
-        (0.95, 0.001, 0.0, "faster", ""),
-        (1.005, 0.001, 0.0, "same", ""),
-        (1.019, 0.001, 0.0, "ambiguous", ""),
-        (1.021, 0.001, 0.0, "slower", ""),
-        (1.01, 0.001, 0.1, "same", ""),
-        (1.05, 0.001, 0.1, "ambiguous", IN_NOISE),
-        (1.09, 0.02, 0.1, "ambiguous", IN_NOISE),  # perhaps beyond the threshold
-        (1.03, 0.02, 0.1, "same", ""),  # perhaps no change at all
-        (1.2, 0.001, 0.1, "slower", ""),
+        (1.05, "slower"),
+        (0.95, "faster"),
+        (1.005, "same"),
+        (1.019, "ambiguous"),
+        (1.021, "slower"),
     ],
 )
-def test_a_time_against_the_floor_and_the_noise_threshold(
-    factor, noise, threshold, verdict, reason
-):
-    change = only(
-        steps(1, noise),
-        steps(factor, noise),
-        "latency_ms",
-        threshold=threshold,
-    )
+def test_a_time_against_the_floor(factor, verdict):
+    change = only(steps(1, 0.001), steps(factor, 0.001), "latency_ms")
     assert change.verdict == verdict
     assert change.gates == (verdict == "slower")
     assert change.low < factor < change.high
-    assert (change.reason or "").startswith(reason)
+    assert change.reason is None
 
 
 def test_an_exception_is_a_reason():
-    rules = {"exceptions": [{"model": "mlp", "floor": 0.03, "reason": "known"}]}
-    change = only(
-        steps(1, 0.001),
-        steps(1.05, 0.001),
-        "latency_ms",
-        rules,
-        threshold=0.1,
-    )
-    assert "floor of 3.0 %" in change.reason
-    assert change.reason.endswith("by exception: known")
+    rules = {"exceptions": [{"model": "mlp", "floor": 0.1, "reason": "known"}]}
+    change = only(steps(1, 0.001), steps(1.05, 0.001), "latency_ms", rules)
+    assert change.verdict == "same"
+    assert change.reason == "by exception: known"
 
 
 # --- false discovery control ---
@@ -137,10 +116,10 @@ LOUD = [
 ]
 
 
-def odd(noise, others, settings=None, thresholds=None):
+def odd(noise, others, settings=None):
     """The row of a cell that is 7.5 % slower, among others."""
     cell = timed(steps(1, noise), steps(1.075, noise), "odd")
-    rows = judge([cell, *others], limits_of(settings or {}), thresholds)
+    rows = judge([cell, *others], limits_of(settings or {}))
     return next(row for row in rows if row.key == "odd")
 
 
@@ -159,12 +138,6 @@ def test_the_correction_is_over_all_cells_that_are_not_ignored(noise, others, se
     assert row.verdict == verdict
     reason = "not significant among all rows" if verdict == "ambiguous" else None
     assert row.reason == reason
-
-
-def test_a_change_within_the_noise_threshold_needs_no_correction():
-    row = odd(0.02, QUIET, thresholds={("odd", "latency_ms"): 0.2})
-    assert row.verdict == "same"
-    assert row.reason is None
 
 
 # --- launch-bound cells ---

@@ -57,10 +57,10 @@ def test_the_previous_sweep_was_recorded_here(made):
     at(made, imported, imported=True)
     here = [environment().id]
     with Store.open(made.path) as store:
-        assert store.previous(now, here) == own
+        assert store.previous(store.find_sweep(now), here).id == own
     made.delete_sweep(own)
     with Store.open(made.path) as store:
-        assert store.previous(now, here) == imported
+        assert store.previous(store.find_sweep(now), here).id == imported
 
 
 def test_a_label_names_a_sweep(made, effbench):

@@ -20,11 +20,12 @@ def change(verdict=Verdict.SLOWER, name="mlp", metric="latency_ms", **more):
 
 
 def compared(*changes, differences=(), modes=(), notes=(), label="v1"):
-    before, after = (Side(title, label, {}, {}, {}) for title in ("one", "two"))
+    sweep = SimpleNamespace(state="completed")
+    here = {"": SimpleNamespace(hardware="NVIDIA H200")}
+    before, after = (Side(sweep, title, label, {}, {}, here) for title in ("one", "two"))
     return Compared(
         before,
         after,
-        "NVIDIA H200",
         list(differences),
         list(changes),
         list(modes),

@@ -12,10 +12,7 @@ from effbench.stats.intervals import t_quantile
 from effbench.stats.significance import (
     ALPHA,
     FLOOR,
-    LEAST_SWEEPS,
-    WIDEST,
     compare_pairs,
-    noise_threshold,
     significant,
     smallest_slowdown,
 )
@@ -82,40 +79,6 @@ def test_rounds_that_make_no_pair():
         compare_pairs({0: 1.0}, {1: 1.0})
 
 
-QUIET = [1.0, 1.001] * 5
-TWICE = [2 * value for value in QUIET]
-OF_QUIET = math.expm1(3 * math.log(1.001) / 0.6745)
-
-
-@pytest.mark.parametrize(
-    ("levels", "expected"),
-    [
-        ([[1.0, 1.01] * 5], math.expm1(3 * math.log(1.01) / 0.6745)),
-        ([[*QUIET, *TWICE]], OF_QUIET),  # one step is no noise
-        ([QUIET, TWICE], OF_QUIET),  # nor are two environments that differ
-        ([[3.0] * 10], 0.0),
-        ([[1.0, 9.0] * 5], WIDEST),
-        ([[*QUIET, None, math.inf, math.nan, 0.0, -1.0]], OF_QUIET),
-    ],
-)
-def test_noise_threshold(levels, expected):
-    assert noise_threshold(levels) == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    "levels",
-    [
-        [],
-        [[]],
-        [[1.0, 2.0] * (LEAST_SWEEPS // 2 - 1)],
-        [[1.0]] * 20,
-        [[1.0, 2.0, 1.0]] * 2,
-    ],
-)
-def test_too_few_sweeps_give_no_threshold(levels):
-    assert noise_threshold(levels) is None
-
-
 def verdict_shares(seed, sds, trials, slowdown=0.0, runs=3000):
     rng = np.random.default_rng(seed)
     before = rng.lognormal(0.0, sds[0], (runs, trials)).tolist()
@@ -130,8 +93,9 @@ def verdict_shares(seed, sds, trials, slowdown=0.0, runs=3000):
             ratio=found.ratio,
             low=found.low,
             high=found.high,
+            limit=FLOOR,
         )
-        verdicts.append(change.verdict_by(found.p_value < ALPHA, FLOOR))
+        verdicts.append(change.verdict_by(found.p_value < ALPHA))
     return {verdict: verdicts.count(verdict) / runs for verdict in Verdict}
 
 

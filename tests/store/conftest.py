@@ -41,8 +41,6 @@ ON_BOTH = {
     "test_store_sweeps",
     "test_every_round_has_its_figure",
     "test_past_results_are_of_one_moment",
-    "test_levels_are_those_of_earlier_sweeps_in_the_same_environment",
-    "test_levels_are_those_of_the_sweeps_with_the_same_name",
     "test_a_name_holds_once_for_each_hardware",
 }
 

@@ -4,6 +4,7 @@ import math
 import statistics
 
 import pytest
+from made_pairs import rows_of
 from made_sweeps import DEFAULT, EAGER, a_cell, environment, steps
 
 from effbench.analysis.compare import compare_sweeps
@@ -234,9 +235,9 @@ def test_a_comparison_takes_hosts_and_not_trials(made, opened):
     slower = {name: (1.1 * speed, speedup) for name, (speed, speedup) in HOSTS.items()}
     joined = (opened.join(on_hosts(made, hosts), "x").id for hosts in (HOSTS, slower))
     compared = compare_sweeps(opened, *map(opened.find_sweep, joined), limits_of({}))
-    (row,) = [row for row in compared.of("latency_ms") if row.key == DEFAULT.key]
+    (row,) = [row for row in rows_of(compared, "latency_ms") if row.key == DEFAULT.key]
     assert row.verdict == "ambiguous"
     assert row.ratio == pytest.approx(1.1)
-    assert row.test.df == pytest.approx(4)
+    assert row.test.difference.df == pytest.approx(4)
     modes = {line.mode: line for line in compared.modes if line.metric == "latency_ms"}
     assert modes["default"].low == pytest.approx(row.low), "cells share their hosts"
