@@ -146,7 +146,7 @@ class ComparedCell:
         old = before.kernel_fingerprints
         new = after.kernel_fingerprints
         is_same_cell = before.cell_key == after.cell_key
-        caches = [set(result.compilations.values()) - {None} for result in self.results]
+        caches = [set(result.compile_caches.values()) - {None} for result in self.results]
         count = min(map(len, caches))
         are_enough = count >= LEAST_COMPILATIONS or not is_same_cell
         are_sure = max(len(old), len(new)) <= 1 and are_enough

@@ -383,7 +383,7 @@ def judge_ratio(
         figures.before,
         figures.after,
         change.limit or 0.0,
-        Compilations(old.compilations, new.compilations, by_chance),
+        Compilations(old.compile_caches, new.compile_caches, by_chance),
     )
     change.test = test
     change.ratio = test.ratio

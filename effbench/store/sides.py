@@ -45,7 +45,7 @@ class ResultWithTrials(Result):
         return [trial for trial in self.counted.kept if trial.status.is_measured]
 
     @cached_property
-    def compilations(self) -> dict[int, int | None]:
+    def compile_caches(self) -> dict[int, int | None]:
         """Round -> the compile cache of its trial."""
         return {trial.round: trial.compilation for trial in self.measured}
 
