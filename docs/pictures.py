@@ -40,8 +40,10 @@ PICTURES = (
 def main(folder: Path) -> None:
     database = folder / "reference.db"
     shutil.copy(ROOT / "results" / "reference" / "h200-sweeps.db", database)
-    words = ["report", "--db", str(database), "--sweep", "atlas", "--out", str(folder / "site")]
-    subprocess.run([sys.executable, "-m", "effbench", *words], cwd=ROOT, check=True)
+    report = ["report", "--sweep", "atlas", "--out", str(folder / "site")]
+    for words in (["db", "upgrade"], report):
+        command = [sys.executable, "-m", "effbench", *words, "--db", str(database)]
+        subprocess.run(command, cwd=ROOT, check=True)
     names = ("chromium", "chromium-browser", "google-chrome")
     browser_path = next(filter(None, map(shutil.which, names)), None)
     with sync_playwright() as playwright:
