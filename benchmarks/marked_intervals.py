@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from effbench.core.cell import Status, Trial
-from effbench.measure.timing import Rules, Timing
+from effbench.measure.rules import Rules
+from effbench.measure.samples import Timing
 from effbench.store.summary import counted, disturbance_of, estimate
 
 QUIET_MS = 1.0

@@ -36,7 +36,8 @@ from busy_host import LOOPS, busy
 import effbench
 from effbench.core.cell import StoredTrial
 from effbench.measure.pairs import LatencySide
-from effbench.measure.timing import Rules, Timer, no_garbage_collection
+from effbench.measure.rules import Rules
+from effbench.measure.timing import Timer, no_garbage_collection
 from effbench.models.mlp import MLP
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph

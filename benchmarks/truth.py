@@ -27,13 +27,16 @@ import torch
 from effbench.core.table import Column, Table
 from effbench.measure import profile, timing
 from effbench.measure.gpu import Gpu
+from effbench.measure.rules import Rules
+from effbench.measure.samples import Timing
 from effbench.models.attention import AttentionBlock
+from effbench.models.inputs import Inputs
 from effbench.models.mlp import MLP, LinearStack
 from effbench.modes.graphs import CudaGraph
 from effbench.stats.intervals import geometric_mean
 
 DEVICE = "cuda"
-NO_INPUTS: list[timing.Inputs] = [((), {})]
+NO_INPUTS: list[Inputs] = [((), {})]
 RELATIVE, ABSOLUTE_MS = 0.01, 0.001  # a right time is within 1 % or 1 µs
 CYCLES = (40_000, 200_000, 2_000_000, 20_000_000)  # 0.02, 0.1, 1 and 10 ms at about 2 GHz
 LATENCY_FROM_MS = 0.05  # latency includes the host, whose time varies by microseconds
@@ -61,9 +64,9 @@ class Workload:
 # --- effbench's timers, ms ---
 
 
-def rules(seconds: float) -> timing.Rules:
+def rules(seconds: float) -> Rules:
     """Return rules with the blocks of a sweep and a fixed time, regardless of the interval."""
-    return timing.Rules(
+    return Rules(
         budget_s=max(1.0, 2 * seconds),
         min_time_s=seconds,
         min_samples=10,
@@ -83,11 +86,11 @@ def warm_up(call: Call, seconds: float) -> None:
     timer(call, seconds).warm_up()
 
 
-def period(call: Call, seconds: float) -> timing.Timing:
+def period(call: Call, seconds: float) -> Timing:
     return timer(call, seconds).period(rules(seconds).budget_s)
 
 
-def latency(call: Call, seconds: float) -> timing.Timing:
+def latency(call: Call, seconds: float) -> Timing:
     return timer(call, seconds).latency(rules(seconds).budget_s)
 
 
@@ -102,7 +105,7 @@ def clocks_while_spinning(gpu: Gpu) -> list[int]:
     torch.cuda.synchronize()
     torch.cuda._sleep(3 * CYCLES[-1])
     time.sleep(0.005)
-    clocks = [gpu.read().sm_clock_mhz for _ in range(2)]
+    clocks = [gpu.state().sm_clock_mhz for _ in range(2)]
     torch.cuda.synchronize()
     return [clock for clock in clocks if clock]
 

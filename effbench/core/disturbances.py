@@ -26,21 +26,13 @@ class Disturbance:
     text: str
 
 
-def busy_host(details: str = "") -> Disturbance:
+def busy_host(details: str) -> Disturbance:
     """Return that the host was busy. `details`: continue the text."""
     return Disturbance(DisturbanceKind.HOST, f"host busy{details}")
 
 
 def foreign_process(what_it_did: str) -> Disturbance:
     return Disturbance(DisturbanceKind.PROCESS, f"another process {what_it_did}")
-
-
-def unsteady(what: str) -> Disturbance:
-    return Disturbance(DisturbanceKind.UNSTEADY, f"unsteady: {what}")
-
-
-def too_few(what: str) -> Disturbance:
-    return Disturbance(DisturbanceKind.TOO_FEW, f"only {what} could be timed")
 
 
 # --- reasons in the database ---

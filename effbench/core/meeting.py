@@ -109,10 +109,6 @@ class Partner:
             while self.connection.recv(1 << 16):
                 pass
 
-    def close(self) -> None:
-        self.messages.close()
-        self.connection.close()
-
     def lost(self, error: OSError) -> PartnerLostError:
         what = f"ended ({error})"
         if isinstance(error, TimeoutError):

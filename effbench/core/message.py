@@ -26,10 +26,16 @@ Standard library only, because both sides import this module.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 VERSION = 1
+#: Plain JSON: a task's payload and result.
+Json = dict[str, Any]
+#: Tells the sweep which phase a task enters.
+SayPhase = Callable[[str], None]
 #: The phases in which a trial and a probe first touch a GPU.
 DEVICE_PHASE, PROBE_PHASE = "device", "environment"
 #: Phases before any user code runs: a failure in them is the harness's.
@@ -55,10 +61,9 @@ def encode(message: dict[str, Any]) -> bytes:
 def decode(line: bytes | bytearray | str) -> dict[str, Any]:
     """Return the message of a line. Raises MessageError for anything but a JSON object of this
     version."""
-    try:
+    message: Any = None
+    with suppress(ValueError, RecursionError):
         message = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise MessageError(f"not JSON: {line[:200]!r}") from error
     if not isinstance(message, dict) or message.get("v") != VERSION:
         raise MessageError(f"not a message of version {VERSION}: {line[:200]!r}")
     return message

@@ -207,7 +207,7 @@ def processes(gpu: Gpu) -> Iterator[Finding]:
 def clocks(gpu: Gpu) -> Iterator[Finding]:
     """Yield the reasons for reduced clocks, by NVIDIA's names: heat, the power supply, another GPU,
     a display."""
-    slowed = [name for name in gpu.read().clocks_event_reasons if name not in USUAL]
+    slowed = [name for name in gpu.state().clocks_event_reasons if name not in USUAL]
     if slowed:
         yield warning(
             f"{gpu.name}: clocks are slowed down now: {', '.join(slowed)}",

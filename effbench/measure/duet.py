@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import threading
 import time
 from collections.abc import Mapping
@@ -32,17 +33,10 @@ from effbench.measure.pairs import (
     TimedBatch,
     take_pairs,
 )
-from effbench.measure.timing import (
-    BATCH_MS,
-    LATENCY,
-    PERIOD,
-    Rules,
-    Timer,
-    Timing,
-    TimingFigure,
-    bounds_of_median,
-)
-from effbench.stats.intervals import Interval, median_interval
+from effbench.measure.rules import Rules
+from effbench.measure.samples import Timing, TimingFigure, bounds_of_median
+from effbench.measure.timing import BATCH_MS, LATENCY, PERIOD, Timer
+from effbench.stats.intervals import Interval
 
 #: Time of a call from which the first one of a batch counts, too: the change of process hardly
 #: shows in it.
@@ -118,9 +112,9 @@ class RemoteSide:
 class DuetResult:
     """What a duet found, for both of its members.
 
-    `pairs`: of each series, in which the leader is `own` and the other member the reference.
-    `host`: None if its speed does not show. `disturbance`: of the GPU or by other processes on the
-    CPU, or None. `void`: why the pairs do not count, or None.
+    `pairs`: of each series, in which the leader is `own`.
+    `host`: None if its speed does not show. `disturbance`: of the GPU, or None. `void`: why the
+    pairs do not count, or None.
     """
 
     pairs: dict[str, Pairs]
@@ -131,22 +125,17 @@ class DuetResult:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DuetResult:
         """Return the result that `asdict` turned into plain values."""
-        pairs = {name: pairs_from_json(series) for name, series in values["pairs"].items()}
-        result = cls(pairs, void=values["void"])
+        result = cls({}, void=values["void"])
+        for name, pairs in values["pairs"].items():
+            result.pairs[name] = Pairs([BatchPair(**pair) for pair in pairs["in_order"]])
         if values["host"] is not None:
             result.host = HostFacts(**values["host"])
-        mark = values["disturbance"]
-        if mark is not None:
-            result.disturbance = Disturbance(DisturbanceKind(mark["kind"]), mark["text"])
+        reason = values["disturbance"]
+        if reason is not None:
+            result.disturbance = Disturbance(DisturbanceKind(reason["kind"]), reason["text"])
         return result
 
     to_json = asdict
-
-
-def pairs_from_json(series: Mapping[str, Any]) -> Pairs:
-    undisturbed = [BatchPair(**pair) for pair in series["undisturbed"]]
-    disturbed = [BatchPair(**pair) for pair in series["disturbed"]]
-    return Pairs(undisturbed, disturbed)
 
 
 class DuetStep:
@@ -172,19 +161,8 @@ class DuetStep:
         for name, side in self.sides.items():
             if isinstance(side, PeriodSide):
                 side.load()
-            remote = RemoteSide(
-                partner,
-                name,
-                host,
-                self.spins,
-            )
-            series[name] = take_pairs(
-                remote,
-                side,
-                timer.rules,
-                budget_s,
-                host,
-            )
+            remote = RemoteSide(partner, name, host, self.spins)
+            series[name] = take_pairs(remote, side, timer.rules, budget_s, host)
             if timer.watch is not None:
                 timer.watch.look()
         return series
@@ -210,24 +188,19 @@ class DuetStep:
                 waited_ms = run_queue.read_ms() - before_ms
                 if self.spins:
                     settle()
-                partner.send(
-                    "batch",
-                    ms=batch.ms,
-                    waited_ms=waited_ms,
-                    seconds=seconds,
-                )
+                partner.send("batch", ms=batch.ms, waited_ms=waited_ms, seconds=seconds)
         finally:
             os.sched_setaffinity(0, cores)
 
 
 @dataclass(frozen=True)
 class MemberFigure:
-    """The figure of a member of a duet, and that of the `ratio` of both. `pairs`: those that give
-    them."""
+    """The figure of a member of a duet, and that of the `ratio` of both. `has_all_pairs`: whether
+    all pairs give them, not only the undisturbed ones."""
 
     figure: TimingFigure
     ratio: TimingFigure
-    pairs: list[BatchPair]
+    has_all_pairs: bool
 
 
 def figure_of_member(pairs: Pairs, rules: Rules, leads: bool) -> MemberFigure:
@@ -238,25 +211,23 @@ def figure_of_member(pairs: Pairs, rules: Rules, leads: bool) -> MemberFigure:
     leader. The bounds of a marked figure contain those of undisturbed and of disturbed batches.
     """
     ratio = pairs.figure(rules)
-    undisturbed_ms = [pair.ms_of(leads) for pair in pairs.undisturbed]
-    disturbed_ms = [pair.ms_of(leads) for pair in pairs.disturbed]
-    used, used_ms = pairs.undisturbed, undisturbed_ms
-    if ratio.is_marked or not rules.discards:
-        used, used_ms = used + pairs.disturbed, used_ms + disturbed_ms
+    has_all_pairs = ratio.is_marked or not rules.discards
+    batches = Timing(
+        [pair.ms_of(leads) for pair in pairs.undisturbed],
+        disturbed_ms=[pair.ms_of(leads) for pair in pairs.disturbed],
+    )
+    used, used_pairs = batches, pairs.undisturbed
+    if has_all_pairs:
+        used, used_pairs = batches.all_samples(), pairs.in_order
     root = math.sqrt(ratio.median.value)
-    value_ms = median_interval([pair.mean_ms for pair in used]).value
+    value_ms = statistics.median([pair.mean_ms for pair in used_pairs])
     if leads:
         value_ms /= root
     else:
         value_ms *= root
-    bounds = [value_ms, *bounds_of_median(used_ms)]
+    bounds = [value_ms, *bounds_of_median(used.samples_ms)]
     if ratio.is_marked:
-        bounds += bounds_of_median(undisturbed_ms) + bounds_of_median(disturbed_ms)
+        bounds += bounds_of_median(batches.samples_ms) + bounds_of_median(batches.disturbed_ms)
     interval = Interval(value_ms, min(bounds), max(bounds))
-    figure = TimingFigure(
-        interval,
-        Timing(used_ms),
-        disturbed_ms,
-        ratio.is_marked,
-    )
-    return MemberFigure(figure, ratio, used)
+    figure = TimingFigure(interval, used, batches.disturbed_ms, ratio.is_marked)
+    return MemberFigure(figure, ratio, has_all_pairs)

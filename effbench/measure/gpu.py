@@ -100,7 +100,7 @@ class Gpu:
             return None
         return self.nvml.ask(function, self.handle, *args)
 
-    def read(self) -> GpuState:
+    def state(self) -> GpuState:
         """Return the state now, with the names of the clocks events."""
         power_mw = self.ask("nvmlDeviceGetPowerUsage")
         bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons") or 0

@@ -27,8 +27,7 @@ from statistics import median
 
 import numpy as np
 
-from effbench.core.disturbances import Disturbance, busy_host
-from effbench.core.metrics import percent
+from effbench.measure.samples import FEWEST_SAMPLES, SAME
 
 #: Loops of a piece of work: some 30 µs of bytecode, calls and allocations.
 LOOPS = 400
@@ -54,32 +53,15 @@ MOST_THREADS = 128
 MOVE_AFTER_S, PAUSE_S = 0.1, 0.02
 TASKS = Path("/proc/self/task")
 STATISTICS = Path("/proc/stat")
-#: Fraction of the cores that other processes may use while the CPU is timed. Beyond it, undisturbed
-#: batches are slow, too, because virtual cores share physical ones.
-CROWDED = 0.5
-#: The same fraction if the cell has a single trial, which no other process can contradict, or short
-#: calls.
-CROWDED_IF_SENSITIVE = 0.15
-#: Milliseconds below which calls are short: they have two speeds on a virtual machine, up to 20 %
-#: apart, and other processes move them from one to the other.
-SHORT_MS = 0.3
-#: A single trial is marked if the fixed work took this many times longer in slower moments than in
-#: the quietest ones. Its two levels on an idle virtual machine are 1.2 to 1.9 times apart.
-UNEVEN = 3.0
-#: Fewest undisturbed samples that may be compared with disturbed ones, and the other way round.
-FEWEST_SAMPLES = 10
-#: Maximum relative difference between medians of disturbed and undisturbed samples that agree.
-SAME = 0.02
 #: Ratio of the quartiles of the fixed work from which the host has changed its speed: times that
 #: depend on it follow by more than half of that.
 CHANGED = 1.1
+#: Tolerance from which a protocol does not ask for an undisturbed host.
+ANYTHING = 2.0
 #: Columns of a core's line in `/proc/stat` in which it works: user, nice, system, interrupts.
 WORKING = (0, 1, 2, 5, 6)
 #: The column of the time that a hypervisor gave to other virtual machines.
 STOLEN = 7
-#: Fraction of the cores' time that may be stolen. At 30 % the median of two threads' work is about
-#: right, at 35 % it is a third too long, and at 50 % ten times.
-TAKEN = 0.1
 
 
 @dataclass(frozen=True)
@@ -198,17 +180,20 @@ def core_times(cores: Collection[int]) -> CoreTimes:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The host while a step was timed. `low_ms`, `high_ms`: time of the fixed work in quiet and in
-    slower moments; `disturbed_fraction`: of the timed seconds."""
+    """The host while a step was timed.
+
+    `low_ms`, `high_ms`: time of the fixed work in quiet and in slower moments; `high_ms`: None if
+    no batch was without waiting. `disturbed_fraction`: of the timed seconds; None if nothing was
+    timed. `others_fraction`, `stolen_fraction`: of the cores' time, taken by other processes and by
+    other virtual machines. `all_cores_matter`: on the CPU, unless the user tolerates anything.
+    """
 
     low_ms: float
-    high_ms: float | None
-    disturbed_fraction: float | None
-
-    @property
-    def reason(self) -> Disturbance:
-        """Why times with too few undisturbed samples are marked."""
-        return busy_host(f" for {percent(self.disturbed_fraction or 0.0)} of the timing")
+    high_ms: float | None = None
+    disturbed_fraction: float | None = None
+    others_fraction: float = 0.0
+    stolen_fraction: float = 0.0
+    all_cores_matter: bool = False
 
 
 @dataclass(eq=False)
@@ -219,8 +204,7 @@ class HostWatch:
     the slower moments of undisturbed trials, on the CPU; None if no trial has measured it.
     `tolerance`: the work may take this many times longer. `moves`: whether this thread may choose
     its core. `all_threads`: whether the step runs on several threads of the CPU. `waits`: whether
-    to pause or to choose another core after a while of disturbed batches. `is_single`: whether the
-    cell has no other trial. `has_short_calls`: whether a call takes less than `SHORT_MS`.
+    to pause or to choose another core after a while of disturbed batches.
     """
 
     quiet_ms: float | None
@@ -229,17 +213,13 @@ class HostWatch:
     all_threads: bool = False
     usual_high_ms: float | None = None
     waits: bool = True
-    is_single: bool = False
-    has_short_calls: bool = False
 
     def __post_init__(self) -> None:
         self.run_queue = RunQueue(self.all_threads)
-        self.cores: set[int] = set()
-        self.last = Reading(0.0, 0.0)
-        self.readings: list[float] = []
-        self.slow_readings: list[float] = []  # of disturbed batches
-        self.calm_readings: list[float] = []  # after batches without waiting
-        self.seconds = {True: 0.0, False: 0.0}  # undisturbed -> seconds of batches
+        self.works_ms: list[float] = []  # of all readings
+        self.slow_works_ms: list[float] = []  # of disturbed batches
+        self.calm_works_ms: list[float] = []  # after batches without waiting
+        self.undisturbed_s = self.disturbed_s = 0.0  # of all batches
         self.others_fraction = 0.0  # of the cores, while they were watched
         self.stolen_fraction = 0.0  # of the cores' time, likewise
         self.partner_s = 0.0  # seconds for which the other member of a duet used the cores
@@ -247,8 +227,8 @@ class HostWatch:
         self.unquiet_s = 0.0  # seconds of disturbed batches since the last undisturbed one
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Choose the quietest core, and give the thread its cores back afterwards."""
+    def watching(self) -> Iterator[HostWatch]:
+        """Choose the quietest core, yield this, and give the thread its cores back afterwards."""
         self.cores = os.sched_getaffinity(0)
         if self.moves:
             self.choose_core()
@@ -258,7 +238,7 @@ class HostWatch:
         before = core_times(self.cores)
         process_began_s = time.process_time()
         try:
-            yield
+            yield self
         finally:
             after = core_times(self.cores)
             members_s = time.process_time() - process_began_s + self.partner_s
@@ -270,10 +250,11 @@ class HostWatch:
             self.run_queue.close()
 
     def read(self) -> Reading:
+        """Run the fixed work, and return the reading."""
         # the faster of two: the first one warms the core's cache again
         work_ms = min(piece(), piece())
-        self.readings.append(work_ms)
-        if len(self.readings) % EVERY == 0 or len(self.readings) == FIRST:
+        self.works_ms.append(work_ms)
+        if len(self.works_ms) % EVERY == 0 or len(self.works_ms) == FIRST:
             self.limit_ms = self.work_limit_ms()
         return Reading(work_ms, self.run_queue.read_ms())
 
@@ -304,14 +285,16 @@ class HostWatch:
             allowed = PART_OF_TOLERANCE * (self.tolerance - 1)
         is_alone = waited_ms <= allowed * 1000 * seconds
         if is_alone:
-            self.calm_readings.append(after.work_ms)
+            self.calm_works_ms.append(after.work_ms)
         work_ms = max(before.work_ms, after.work_ms)
-        quiet = is_alone and work_ms <= self.limit_ms
-        if not quiet:
-            self.slow_readings.append(work_ms)
-        self.seconds[quiet] += seconds
-        self.unquiet_s = 0.0 if quiet else self.unquiet_s + seconds
-        return quiet
+        if is_alone and work_ms <= self.limit_ms:
+            self.undisturbed_s += seconds
+            self.unquiet_s = 0.0
+            return True
+        self.slow_works_ms.append(work_ms)
+        self.disturbed_s += seconds
+        self.unquiet_s += seconds
+        return False
 
     def calm(self) -> None:
         """If the host has been disturbed for a while, choose a quieter core, or wait."""
@@ -334,7 +317,7 @@ class HostWatch:
     @property
     def low_ms(self) -> float:
         """The time of the work in this trial's quietest moments."""
-        return float(np.quantile(self.readings, LOW))
+        return float(np.quantile(self.works_ms, LOW))
 
     @property
     def quietest_ms(self) -> float:
@@ -343,69 +326,34 @@ class HostWatch:
         return min(low_ms, self.quiet_ms or low_ms)
 
     @property
-    def high_ms(self) -> float | None:
-        """The time of the work in the slower moments of batches without waiting; None if there were
-        none."""
-        if not self.calm_readings:
-            return None
-        return float(np.quantile(self.calm_readings, HIGH))
-
-    @property
-    def crowding(self) -> Disturbance | None:
-        """Why undisturbed batches are slow, too: other processes, or other virtual machines, used
-        the CPU, or its speed changed; or None."""
-        if self.theft is not None:
-            return self.theft
-        if not self.is_checked:
-            return None
-        most_others = CROWDED
-        if self.is_single or self.has_short_calls:
-            most_others = CROWDED_IF_SENSITIVE
-        if self.others_fraction > most_others:
-            return busy_host(f": other processes used {percent(self.others_fraction)} of the cores")
-        high_ms = self.high_ms
-        if self.is_single and high_ms is not None and high_ms > UNEVEN * self.low_ms:
-            return busy_host(f": its speed changed by {high_ms / self.low_ms:.1f} ×")
-        return None
-
-    @property
-    def theft(self) -> Disturbance | None:
-        """That other virtual machines took too much of the cores' time, or None. Pairs do not cure
-        that: threads that wait for each other suffer most."""
-        if not self.is_checked or self.stolen_fraction <= TAKEN:
-            return None
-        stolen = percent(self.stolen_fraction)
-        return busy_host(f": other virtual machines took {stolen} of the cores' time")
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether the use of all cores matters: on the CPU, unless the user tolerates anything."""
-        return self.all_threads and self.tolerance < 2.0
-
-    @property
     def slowdown(self) -> float:
         """How many times longer the fixed work took in disturbed batches than in the quietest
         moments, at least 1."""
-        if self.all_threads or not self.slow_readings:
+        if self.all_threads or not self.slow_works_ms:
             return 1.0
-        return max(1.0, median(self.slow_readings) / self.quietest_ms)
+        return max(1.0, median(self.slow_works_ms) / self.quietest_ms)
 
     def is_ignored_by(self, disturbed: Sequence[float]) -> bool:
         """Return whether these samples of disturbed moments do not depend on the host's speed: it
         changed meanwhile, and they did not."""
-        if len(disturbed) < FEWEST_SAMPLES or not self.slow_readings:
+        if len(disturbed) < FEWEST_SAMPLES or not self.slow_works_ms:
             return False
-        has_changed = quartile_ratio(self.slow_readings) >= CHANGED
+        has_changed = quartile_ratio(self.slow_works_ms) >= CHANGED
         return has_changed and quartile_ratio(disturbed) <= 1 + SAME
 
-    @property
-    def disturbed_fraction(self) -> float | None:
-        """The fraction of the measured time in which the host was disturbed; None if nothing was
-        measured."""
-        total = sum(self.seconds.values())
-        if not total:
-            return None
-        return self.seconds[False] / total
-
     def facts(self) -> HostFacts:
-        return HostFacts(self.low_ms, self.high_ms, self.disturbed_fraction)
+        """Return what was found; call this after `watching`."""
+        high_ms = disturbed_fraction = None
+        if self.calm_works_ms:
+            high_ms = float(np.quantile(self.calm_works_ms, HIGH))
+        timed_s = self.undisturbed_s + self.disturbed_s
+        if timed_s:
+            disturbed_fraction = self.disturbed_s / timed_s
+        return HostFacts(
+            self.low_ms,
+            high_ms,
+            disturbed_fraction,
+            self.others_fraction,
+            self.stolen_fraction,
+            all_cores_matter=self.all_threads and self.tolerance < ANYTHING,
+        )

@@ -11,26 +11,30 @@ the caches.
 
 from __future__ import annotations
 
-import itertools
-import math
-import statistics
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import cycle
+from math import ceil, sqrt
+from statistics import median
 from typing import Protocol
 
 import torch
 
-from effbench.measure.host import FEWEST_SAMPLES, HostWatch
-from effbench.measure.timing import (
-    BATCH_MS,
-    FEWEST_CALLS,
+from effbench.measure.host import HostWatch
+from effbench.measure.rules import Rules
+from effbench.measure.samples import (
     FEWEST_PART,
-    LONGEST_S,
-    Rules,
-    Timer,
+    FEWEST_SAMPLES,
     Timing,
     TimingFigure,
     have_one_median,
+)
+from effbench.measure.timing import (
+    BATCH_MS,
+    FEWEST_CALLS,
+    LONGEST_S,
+    Timer,
     is_narrow,
     load,
     play,
@@ -63,7 +67,7 @@ class TimedSide(Protocol):
         """Time a batch of calls."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class TimedBatch:
     """A batch of calls.
 
@@ -80,69 +84,72 @@ class TimedBatch:
 
 @dataclass(frozen=True)
 class BatchPair:
-    """The ms per call of two neighbouring batches, one of each side. `number`: of the pair in its
-    series, from 0."""
+    """The ms per call of two neighbouring batches, one of each side. `is_disturbed`: whether the
+    host was disturbed meanwhile."""
 
-    reference_ms: float
+    other_ms: float
     own_ms: float
-    number: int = 0
+    is_disturbed: bool = False
 
     @property
     def ratio(self) -> float:
-        """How many times longer the reference takes."""
-        return self.reference_ms / self.own_ms
+        """How many times longer the other side takes."""
+        return self.other_ms / self.own_ms
 
     @property
     def mean_ms(self) -> float:
         """The geometric mean of both sides."""
-        return math.sqrt(self.reference_ms * self.own_ms)
+        return sqrt(self.other_ms * self.own_ms)
 
     def ms_of(self, own: bool) -> float:
-        return self.own_ms if own else self.reference_ms
+        return self.own_ms if own else self.other_ms
 
 
 @dataclass
 class Pairs:
-    """All pairs of a trial, in order. `disturbed`: those during which the host was disturbed."""
+    """All pairs of a series, in order."""
 
-    undisturbed: list[BatchPair] = field(default_factory=list)
-    disturbed: list[BatchPair] = field(default_factory=list)
+    in_order: list[BatchPair] = field(default_factory=list)
 
-    def figure(self, rules: Rules) -> TimingFigure:
+    @property
+    def undisturbed(self) -> list[BatchPair]:
+        return [pair for pair in self.in_order if not pair.is_disturbed]
+
+    @property
+    def disturbed(self) -> list[BatchPair]:
+        """The pairs during which the host was disturbed."""
+        return [pair for pair in self.in_order if pair.is_disturbed]
+
+    def figure(self, rules: Rules, host: HostWatch | None = None) -> TimingFigure:
         """Return the median ratio of the undisturbed pairs if there are enough of them, else of all
-        pairs, marked.
+        pairs, marked. It is not marked if the `host` shows that the others do not follow its speed.
 
         Ten are enough, because a pair is a figure of two batches. Less than a tenth of all may be
         disturbed pairs that look undisturbed; they are enough if the others have the same ratio.
         """
-        kept, lost = self.undisturbed_ratios, self.disturbed_ratios
+        kept, lost = ratios(self.undisturbed), ratios(self.disturbed)
         enough = FEWEST_SAMPLES
         if kept and lost and not have_one_median(kept, lost):
-            enough = max(enough, math.ceil(FEWEST_PART * len(lost)))
+            enough = max(enough, ceil(FEWEST_PART * len(lost)))
         rules = replace(rules, min_samples=min(rules.min_samples, enough))
-        return Timing(kept, disturbed_ms=lost).figure(rules)
-
-    @property
-    def count(self) -> int:
-        return len(self.undisturbed) + len(self.disturbed)
-
-    @property
-    def undisturbed_ratios(self) -> list[float]:
-        return [pair.ratio for pair in self.undisturbed]
-
-    @property
-    def disturbed_ratios(self) -> list[float]:
-        return [pair.ratio for pair in self.disturbed]
+        figure = Timing(kept, disturbed_ms=lost).figure(rules)
+        if figure.is_marked and host is not None and host.is_ignored_by(lost):
+            return Timing(kept + lost).figure(rules)
+        return figure
 
     def samples(self, prefix: str) -> dict[str, list[float]]:
         """Return the raw times as series of samples. The series of both sides have the same order
         and length."""
         series: dict[str, list[float]] = {}
-        for kind, pairs in (("", self.undisturbed), ("_disturbed", self.disturbed)):
-            if pairs:
-                series[f"{prefix}_baseline{kind}_ms"] = [pair.reference_ms for pair in pairs]
-                series[f"{prefix}_own{kind}_ms"] = [pair.own_ms for pair in pairs]
+        for pair in self.in_order:
+            kind = "_disturbed" if pair.is_disturbed else ""
+            series.setdefault(f"{prefix}_baseline{kind}_ms", []).append(pair.other_ms)
+            series.setdefault(f"{prefix}_own{kind}_ms", []).append(pair.own_ms)
         return series
+
+
+def ratios(pairs: Iterable[BatchPair]) -> list[float]:
+    return [pair.ratio for pair in pairs]
 
 
 class LatencySide:
@@ -152,31 +159,29 @@ class LatencySide:
     def __init__(self, timer: Timer, latency_ms: float, warm_calls: int | None = None) -> None:
         self.timer = timer
         self.depends_on_host = timer.waits_for_host()
-        self.rotation = itertools.cycle(timer.inputs)
-        self.calls = math.ceil(BATCH_MS / latency_ms)
+        self.rotation = cycle(timer.inputs)
+        self.calls = ceil(BATCH_MS / latency_ms)
         self.batches: list[Timing] = []
         if warm_calls is not None:
             self.warm_calls = warm_calls
         elif timer.device.type == "cuda":
             self.warm_calls = WARM_CALLS
         else:
-            self.warm_calls = math.ceil(CPU_WARM_MS / latency_ms)
+            self.warm_calls = ceil(CPU_WARM_MS / latency_ms)
 
     def batch(self) -> TimedBatch:
         """Time a batch; its figure is the median of its calls."""
-        self.timer.call(self.rotation, self.warm_calls, Timing())
-        counted = Timing()
-        self.timer.call(self.rotation, self.calls, counted)
-        self.batches.append(counted)
-        return TimedBatch(statistics.median(counted.samples_ms))
+        self.timer.call(self.rotation, self.warm_calls)
+        calls = self.timer.call(self.rotation, self.calls)
+        self.batches.append(calls)
+        return TimedBatch(median(calls.samples_ms))
 
-    def calls_of(self, pairs: list[BatchPair]) -> Timing:
-        """Return the calls in the batches of these pairs."""
+    def calls_of(self, pairs: Pairs, is_all: bool) -> Timing:
+        """Return the calls in the batches of these pairs: of all, or of the undisturbed ones."""
         calls = Timing()
-        for pair in pairs:
-            batch = self.batches[pair.number]
-            calls.samples_ms += batch.samples_ms
-            calls.enqueue_ms += batch.enqueue_ms
+        for pair, batch in zip(pairs.in_order, self.batches, strict=True):
+            if is_all or not pair.is_disturbed:
+                calls.add(batch)
         return calls
 
 
@@ -187,7 +192,7 @@ class PeriodSide:
         block = timer.choose_block(budget_s)
         self.timer = timer
         self.depends_on_host = block.depends_on_host
-        self.rotation = itertools.cycle(timer.inputs)
+        self.rotation = cycle(timer.inputs)
         self.calls = block.calls
         self.warm_calls = max(WARM_CALLS, round(WARM_PART * self.calls))
         self.start = torch.cuda.Event(enable_timing=True)
@@ -195,30 +200,23 @@ class PeriodSide:
 
     def load(self) -> None:
         """Load the GPU before the first batch."""
-        timer = self.timer
-        load(
-            timer.step,
-            self.rotation,
-            self.calls,
-            LOAD_PART * timer.rules.load_s,
-        )
+        seconds = LOAD_PART * self.timer.rules.load_s
+        load(self.timer.step, self.rotation, self.calls, seconds)
 
     def batch(self) -> TimedBatch:
         """Time a batch by events around it."""
-        timer = self.timer
-        if timer.renew:
-            for inputs in timer.inputs:
-                timer.renew(inputs)
-        play(timer.step, self.rotation, self.warm_calls)
+        step = self.timer.step
+        self.timer.renew_all()
+        play(step, self.rotation, self.warm_calls)
         self.start.record()
-        play(timer.step, self.rotation, self.calls)
+        play(step, self.rotation, self.calls)
         self.end.record()
         self.end.synchronize()
         return TimedBatch(self.start.elapsed_time(self.end) / self.calls)
 
 
 def take_pairs(
-    reference: TimedSide, own: TimedSide, rules: Rules, budget_s: float, host: HostWatch | None
+    other: TimedSide, own: TimedSide, rules: Rules, budget_s: float, host: HostWatch | None
 ) -> Pairs:
     """Time batches of both sides in turn until the ratio is precise enough or the budget is spent;
     at least one pair.
@@ -228,27 +226,20 @@ def take_pairs(
     """
     pairs = Pairs()
     began = time.perf_counter()
-    for number in itertools.count(1):
-        if number % 2:
-            mine, theirs = take(own, host), take(reference, host)
+    while True:
+        if len(pairs.in_order) % 2 == 0:
+            mine, theirs = time_batch(own, host), time_batch(other, host)
         else:
-            theirs, mine = take(reference, host), take(own, host)
+            theirs, mine = time_batch(other, host), time_batch(own, host)
         is_disturbed = mine.is_disturbed or theirs.is_disturbed
-        kept = pairs.disturbed if is_disturbed else pairs.undisturbed
-        kept.append(BatchPair(theirs.ms, mine.ms, number - 1))
-        if is_done(
-            pairs,
-            rules,
-            budget_s,
-            time.perf_counter() - began,
-        ):
-            break
+        pairs.in_order.append(BatchPair(theirs.ms, mine.ms, is_disturbed))
+        if is_done(pairs, rules, budget_s, time.perf_counter() - began):
+            return pairs
         if is_disturbed and host:
             host.calm()
-    return pairs
 
 
-def take(side: TimedSide, host: HostWatch | None) -> TimedBatch:
+def time_batch(side: TimedSide, host: HostWatch | None) -> TimedBatch:
     """Time a batch, and read the host's speed before and after it if it matters."""
     if host is None or not side.depends_on_host:
         return side.batch()
@@ -256,32 +247,22 @@ def take(side: TimedSide, host: HostWatch | None) -> TimedBatch:
     began = time.perf_counter()
     batch = side.batch()
     seconds = batch.seconds or time.perf_counter() - began
-    if host.was_undisturbed(seconds, batch.waited_ms):
-        return batch
-    return replace(batch, is_disturbed=True)
+    batch.is_disturbed = not host.was_undisturbed(seconds, batch.waited_ms)
+    return batch
 
 
-def is_done(
-    pairs: Pairs,
-    rules: Rules,
-    budget_s: float,
-    seconds: float,
-) -> bool:
+def is_done(pairs: Pairs, rules: Rules, budget_s: float, seconds: float) -> bool:
     """Return whether the ratio is precise enough, or the time is up. `seconds`: since the first
     pair began."""
-    number = pairs.count
+    number, undisturbed = len(pairs.in_order), pairs.undisturbed
     longest_s = budget_s
-    if pairs.disturbed and len(pairs.undisturbed) < rules.min_samples:
+    if pairs.disturbed and len(undisturbed) < rules.min_samples:
         longest_s *= rules.patience
     if number < FEWEST_CALLS:
         longest_s = max(longest_s, LONGEST_S)
     if seconds >= longest_s or number >= rules.max_samples:
         return True
-    return number % EVERY == 0 and is_known(pairs, rules, seconds)
-
-
-def is_known(pairs: Pairs, rules: Rules, seconds: float) -> bool:
-    """Return whether enough undisturbed pairs give the ratio within the protocol's target."""
-    if len(pairs.undisturbed) < rules.min_samples or seconds < rules.min_time_s / 2:
+    # enough undisturbed pairs give the ratio within the protocol's target
+    if number % EVERY or len(undisturbed) < rules.min_samples or seconds < rules.min_time_s / 2:
         return False
-    return is_narrow(median_interval(pairs.undisturbed_ratios), rules.target_interval)
+    return is_narrow(median_interval(ratios(undisturbed)), rules.target_interval)

@@ -11,25 +11,22 @@ because calls of different sizes do not vary only by noise.
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import gc
-import itertools
-import math
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from math import ceil
+from statistics import fmean, median
 
 import torch
 
-from effbench.core.disturbances import Disturbance, unsteady
-from effbench.core.metrics import significant
-from effbench.measure.host import FEWEST_SAMPLES, SAME, HostWatch, Reading
-from effbench.measure.watch import HOST_BOUND, GpuWatch
-from effbench.models.inputs import Inputs as Inputs
-from effbench.models.inputs import Step
+from effbench.measure.host import HostWatch, Reading
+from effbench.measure.rules import Rules
+from effbench.measure.samples import Timing
+from effbench.measure.watch import GpuWatch
+from effbench.models.inputs import Inputs, Step
 from effbench.stats.intervals import Interval, median_interval
 
 #: Names of the two timers.
@@ -37,190 +34,15 @@ LATENCY, PERIOD = "latency", "period"
 MOST_BLOCKS = 1000  # maximum blocks per series, each with its own event
 STEADY = 0.05  # maximum relative difference between the halves of the warm-up window
 DRIFT = 0.01  # maximum relative difference between the medians of the halves of timing
-FEWEST_PASSES = 5  # minimum passes to time the latency of a stream, if the budget allows them
 HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host's speed shows in it
+HOST_BOUND = 0.7  # enqueue time ÷ period or latency from which the host is the bottleneck
 # turns of single calls and blocks that tell whether the host's speed shows in a step, and the
 # seconds after which no other turn begins
 TURNS, TURNS_S = 3, 0.1
-SPREAD = 1.5  # ratio of the bounds of a median from which its calls have several speeds
-# in place of a protocol's tolerance of None
-HOST_TOLERANCE = 0.1
-# fewer samples have no interval of their median
-FEWEST_OF_ONE = 6
-FEWEST_PART = 0.1  # minimum undisturbed samples to compare medians, as a part of the disturbed ones
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
 # calls (or pairs) that a timer makes even beyond its budget, but for at most so many seconds: of
 # nine samples, a single odd one is no bound of the median's interval
 FEWEST_CALLS, LONGEST_S = 9, 10.0
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The settings of the protocol that a trial follows; `settings.Protocol` documents them.
-
-    `host_tolerance`: None if disturbed samples count, too; they are still told apart.
-    """
-
-    rounds: int = 1
-    budget_s: float = 5.0
-    min_time_s: float = 0.5
-    min_samples: int = 30
-    target_interval: float = 0.005
-    max_samples: int = 100_000
-    warmup_calls: int = 10
-    warmup_s: float = 0.2
-    max_warmup_s: float = 2.0
-    min_block_ms: float = 5.0
-    load_s: float = 0.3
-    input_sets: int = 3
-    check_steps: int = 5
-    host_tolerance: float | None = 0.1
-    patience: float = 1.0
-    profile: bool = False
-
-    @classmethod
-    def of(cls, protocol: Mapping[str, Any]) -> Rules:
-        names = [rule.name for rule in dataclasses.fields(cls)]
-        rules = cls(**{name: protocol[name] for name in names if name in protocol})
-        if rules.discards:
-            return rules
-        return dataclasses.replace(rules, patience=1.0)
-
-    def of_passes(self, calls: int) -> Rules:
-        """Return these rules with limits for passes of `calls` calls instead of single calls."""
-        if calls == 1:
-            return self
-        fewest = max(FEWEST_PASSES, math.ceil(self.min_samples / calls))
-        most = max(1, self.max_samples // calls)
-        return dataclasses.replace(self, min_samples=fewest, max_samples=most)
-
-    @property
-    def discards(self) -> bool:
-        """Whether disturbed samples do not count if there are enough others."""
-        return self.host_tolerance is not None
-
-    @property
-    def tolerance(self) -> float:
-        """How many times longer than usual fixed work may take on an undisturbed host."""
-        return 1 + (self.host_tolerance or HOST_TOLERANCE)
-
-    def is_too_few(self, samples: int) -> bool:
-        """Return whether so few samples give a figure that no other trial of the cell supports."""
-        return self.rounds == 1 and samples < min(FEWEST_OF_ONE, self.max_samples)
-
-
-@dataclass
-class Timing:
-    """Samples of a timer. `samples_ms`: time per call (warm-up, latency), or mean per block
-    (period). `enqueue_ms`: host time per call until it returned (latency). `disturbed_ms`: samples
-    that do not count, because the host or the GPU was disturbed. `steady`: whether the warm-up
-    ended in a steady state."""
-
-    samples_ms: list[float] = field(default_factory=list)
-    enqueue_ms: list[float] = field(default_factory=list)
-    disturbed_ms: list[float] = field(default_factory=list)
-    disturbed_enqueue_ms: list[float] = field(default_factory=list)
-    calls_per_block: int = 1
-    steady: bool = False
-
-    @property
-    def count(self) -> int:
-        return len(self.samples_ms) + len(self.disturbed_ms)
-
-    def drop(self, first: int) -> None:
-        """Move the samples from `first` on to those that do not count."""
-        self.disturbed_ms += self.samples_ms[first:]
-        self.disturbed_enqueue_ms += self.enqueue_ms[first:]
-        del self.samples_ms[first:], self.enqueue_ms[first:]
-
-    def all_samples(self) -> Timing:
-        """Return a timing in which the disturbed samples count, too."""
-        return Timing(
-            self.samples_ms + self.disturbed_ms,
-            self.enqueue_ms + self.disturbed_enqueue_ms,
-            calls_per_block=self.calls_per_block,
-        )
-
-    def is_disturbed(self, least: int) -> bool:
-        """Return whether disturbed samples cast doubt on the median: fewer than `least` samples are
-        undisturbed, and fewer than the disturbed ones, unless the medians of both are the same."""
-        kept, lost = self.samples_ms, self.disturbed_ms
-        if not kept:
-            return True
-        if len(kept) >= min(least, len(lost)):
-            return False
-        # a few samples may be disturbed ones that look undisturbed, and then the medians are the
-        # same anyway
-        if len(kept) < max(FEWEST_SAMPLES, FEWEST_PART * len(lost)):
-            return True
-        return not have_one_median(kept, lost)
-
-    def figure(self, rules: Rules, slowdown: float = 1.0) -> TimingFigure:
-        """Return the median of the undisturbed samples if there are enough of them, else of all
-        samples, marked. `slowdown`: how many times slower the host was in disturbed moments.
-
-        The interval of a marked figure also contains the intervals of the medians of both kinds of
-        samples. If hardly any sample is undisturbed, it also reaches down to the fastest sample,
-        and to the median of a host without this slowdown.
-        """
-        is_marked = self.is_disturbed(rules.min_samples)
-        used = self
-        if is_marked or not rules.discards:
-            used = self.all_samples()
-        median = median_interval(used.samples_ms)
-        bounds = bounds_of_median(used.samples_ms)
-        if is_marked:
-            bounds += bounds_of_median(self.samples_ms) + bounds_of_median(self.disturbed_ms)
-            if len(self.samples_ms) < FEWEST_SAMPLES:
-                bounds += [min(used.samples_ms), median.value / slowdown]
-        low, high = min(bounds), max(bounds)
-        varies = not is_marked and high > max(SPREAD, rules.tolerance) * low
-        if is_marked or varies:
-            median = Interval(median.value, low, high)
-        return TimingFigure(
-            median,
-            used,
-            self.disturbed_ms,
-            is_marked,
-            varies,
-        )
-
-
-@dataclass(frozen=True)
-class TimingFigure:
-    """What a timer found. `median`: in ms, with its interval within the trial; `timing`: the
-    samples that gave it; `disturbed_ms`: those of disturbed moments; `is_marked`: whether too few
-    samples are undisturbed; `varies`: whether undisturbed samples have several speeds."""
-
-    median: Interval
-    timing: Timing
-    disturbed_ms: list[float] = field(default_factory=list)
-    is_marked: bool = False
-    varies: bool = False
-
-    def variation(self, what: str, unit: str = "") -> Disturbance | None:
-        """Return that the median, which is `what`, has several speeds, or None."""
-        if not self.varies:
-            return None
-        low = significant(self.median.low, 3)
-        high = significant(self.median.high, 3)
-        return unsteady(f"{what} is anywhere from {low} to {high}{unit}")
-
-    def down_to_fastest(self) -> TimingFigure:
-        """Return this figure with an interval that reaches down to the fastest sample, and up to
-        the slowest of a few."""
-        samples_ms = self.timing.samples_ms
-        high = self.median.high
-        if high is None:
-            high = max(samples_ms)
-        median = Interval(self.median.value, min(samples_ms), high)
-        return dataclasses.replace(self, median=median)
-
-
-def have_one_median(kept: Sequence[float], lost: Sequence[float]) -> bool:
-    """Return whether undisturbed and disturbed samples have the same median."""
-    ratio = statistics.median(lost) / statistics.median(kept)
-    return abs(ratio - 1) <= SAME
 
 
 @contextmanager
@@ -268,7 +90,7 @@ def shorten_gaps() -> int:
 
 def play(step: Step, rotation: Iterator[Inputs], calls: int) -> None:
     """Make `calls` calls back to back."""
-    for args, kwargs in itertools.islice(rotation, calls):
+    for args, kwargs in islice(rotation, calls):
         step(*args, **kwargs)
 
 
@@ -288,6 +110,13 @@ def load(
 
 
 @dataclass
+class WarmUp(Timing):
+    """The samples of a warm-up. `steady`: whether it ended in a steady state."""
+
+    steady: bool = False
+
+
+@dataclass
 class Timer:
     """Times a step. `whole`: calls per pass of a stream, else 1. `host`: None if its speed does not
     matter. `renew`: restores inputs outside the measured time; None if the step does not write to
@@ -304,7 +133,9 @@ class Timer:
     renew: Callable[[Inputs], None] | None = None
     sample: Callable[[float], float] = float
 
-    def warm_up(self) -> Timing:
+    # --- single calls
+
+    def warm_up(self) -> WarmUp:
         """Call the step until it is steady, and return the samples.
 
         This takes at least `warmup_calls` calls and `warmup_s` seconds, and at most `max_warmup_s`
@@ -316,13 +147,13 @@ class Timer:
         longest_s = rules.budget_s
         if self.whole == 1:
             longest_s = min(longest_s, rules.max_warmup_s)
-        rotation = itertools.cycle(self.inputs)
-        result = Timing()
+        rotation = cycle(self.inputs)
+        result = WarmUp()
         passes = 1
         began = time.perf_counter()
         while True:
-            self.call(rotation, passes * self.whole, result)
-            calls = len(result.samples_ms)
+            result.add(self.call(rotation, passes * self.whole))
+            calls = result.count
             seconds = time.perf_counter() - began
             # a few calls are enough if they take seconds
             fewest = 3 if seconds >= longest_s else rules.warmup_calls
@@ -335,103 +166,105 @@ class Timer:
             passes = max(1, calls // (10 * self.whole))
 
     def latency(self, budget_s: float) -> Timing:
-        """Time synchronised calls until the median (of passes) is precise enough or the budget is
-        spent. Return the samples, which begin at the first position of a stream."""
-        rotation = itertools.cycle(self.inputs)
+        """Time synchronised calls until the median (of passes) is precise enough or the time is up.
+        Return the samples, which begin at the first position of a stream.
+
+        Three limits of time hold. The budget is for the calls that count (`Timing.counted_s`). A
+        disturbed host, whose calls do not count, is timed until `patience_ends`. While there are
+        fewer than nine calls, the timer goes on beyond both, until `deadline`.
+        """
+        rotation = cycle(self.inputs)
         result = Timing()
-        seconds = 0.0
         began = time.perf_counter()
-        until = began + self.rules.patience * budget_s
+        patience_ends = began + self.rules.patience * budget_s
         while True:
-            deadline = self.deadline(result, began, until)
+            deadline = patience_ends
+            if self.has_few(result):
+                deadline = max(patience_ends, began + LONGEST_S)
             is_late = time.perf_counter() >= deadline
-            if self.host and result.count and is_late:
+            passes = self.next_passes(result, budget_s)
+            is_done = passes == 0 and (is_late or deadline == patience_ends)
+            # with a host, calls that do not count would never spend the budget
+            is_out_of_patience = is_late and self.host is not None and result.count > 0
+            if is_done or is_out_of_patience:
                 return result
-            passes = self.next_passes(result, seconds, budget_s)
-            if not passes and (is_late or deadline == until):
-                return result
-            kept, lost = len(result.samples_ms), len(result.disturbed_ms)
-            elapsed = self.call_watched(
-                rotation,
-                max(1, passes) * self.whole,
-                result,
-                deadline,
-            )
-            if self.counts(result, kept, lost):
-                seconds += elapsed
+            calls = max(1, passes) * self.whole
+            self.accept(self.call_watched(rotation, calls, result, deadline), result)
 
-    def counts(self, result: Timing, kept: int, lost: int) -> bool:
-        """Return whether the GPU was undisturbed while the newest samples were taken: those from
-        `kept` on, and the disturbed ones from `lost` on. If it was not, they do not count. Without
-        discarding, only samples of a disturbed host do, so they are removed."""
-        # to ask the driver takes longer than some series
-        if not self.watch or len(result.samples_ms) == kept or not self.watch.disturbed():
-            return True
-        result.drop(kept)
-        if not self.rules.discards:
-            del result.disturbed_ms[lost:], result.disturbed_enqueue_ms[lost:]
-        return False
+    def has_few(self, result: Timing) -> bool:
+        """Return whether the timer may exceed its budget, because it has made so few calls."""
+        fewest = min(FEWEST_CALLS, self.rules.max_samples)
+        return self.whole == 1 and result.count < fewest
 
-    def next_passes(self, result: Timing, seconds: float, budget_s: float) -> int:
+    def next_passes(self, result: Timing, budget_s: float) -> int:
         """Return how many passes to make before the next decision, 0 if there are enough."""
-        counted = pass_means(self.counted(result), self.whole)
-        if self.host and not counted and result.disturbed_ms:
+        decisive_ms = pass_means(result.decisive_ms(self.rules), self.whole)
+        if self.host and not decisive_ms and result.disturbed_ms:
             # a tenth of the budget, as later
             calls = budget_s * 100 / result.disturbed_ms[-1]
-            return math.ceil(calls / self.whole)
-        return next_batch(
-            counted,
-            seconds,
-            self.rules.of_passes(self.whole),
-            budget_s,
-        )
+            return ceil(calls / self.whole)
+        rules = self.rules.of_passes(self.whole)
+        return next_batch(decisive_ms, result.counted_s, rules, budget_s)
 
-    def deadline(self, result: Timing, began: float, until: float) -> float:
-        """Return when the latency timer ends: `until`, or later while a few calls are missing."""
-        if self.whole > 1 or result.count >= min(FEWEST_CALLS, self.rules.max_samples):
-            return until
-        return max(until, began + LONGEST_S)
-
-    def counted(self, result: Timing) -> list[float]:
-        """Return the samples that the stopping rules look at."""
-        if self.rules.discards:
-            return result.samples_ms
-        return result.samples_ms + result.disturbed_ms
+    def accept(self, newest: Timing, result: Timing) -> None:
+        """Add the newest samples to the result. If the GPU was disturbed while they were taken,
+        they do not count. Without discarding, disturbed samples would, so they are left out."""
+        # to ask the driver takes longer than some series
+        if not self.watch or not newest.samples_ms or not self.watch.disturbed():
+            result.add(newest)
+        elif self.rules.discards:
+            result.add(newest.as_disturbed(self.rules))
 
     def call_watched(
-        self, rotation: Iterator[Inputs], calls: int, result: Timing, until: float
-    ) -> float:
-        """Make `calls` synchronised calls in batches, and read the host's speed between them.
-        Samples of disturbed batches go to `disturbed_ms`. Return the seconds of the batches that
-        count."""
+        self, rotation: Iterator[Inputs], calls: int, earlier: Timing, deadline: float
+    ) -> Timing:
+        """Make `calls` synchronised calls, in batches between which the host's speed is read, and
+        return the samples. This ends at the deadline, but not before the first call of all.
+        `earlier`: the samples so far."""
         host = self.host
         if host is None:
-            began = time.perf_counter()
-            self.call(rotation, calls, result)
-            return time.perf_counter() - began
-        seconds = 0.0
+            return self.call(rotation, calls)
+        result = Timing()
         host.begin()
         while calls > 0:
-            newest_ms = result.samples_ms[-1:] or result.disturbed_ms[-1:]
-            if newest_ms and time.perf_counter() >= until:
+            # the speed of undisturbed calls, where known
+            undisturbed_ms = result.samples_ms or earlier.samples_ms
+            known = undisturbed_ms or result.disturbed_ms or earlier.disturbed_ms
+            if known and time.perf_counter() >= deadline:
                 break
             batch = 1
-            if newest_ms:
-                batch = min(calls, math.ceil(BATCH_MS / newest_ms[0]))
-            batch = math.ceil(batch / self.whole) * self.whole
-            kept = len(result.samples_ms)
-            began = time.perf_counter()
-            self.call(rotation, batch, result)
-            elapsed = time.perf_counter() - began
-            is_undisturbed = host.was_undisturbed(elapsed)
-            if is_undisturbed or not self.rules.discards:
-                seconds += elapsed
-            if not is_undisturbed:
-                result.drop(kept)
+            if known:
+                batch = min(calls, ceil(BATCH_MS / known[-1]))
+            batch = ceil(batch / self.whole) * self.whole
+            taken = self.call(rotation, batch)
+            if not host.was_undisturbed(taken.counted_s):
+                taken = taken.as_disturbed(self.rules)
                 host.calm()
                 host.begin()
+            result.add(taken)
             calls -= batch
-        return seconds
+        return result
+
+    def call(self, rotation: Iterator[Inputs], calls: int) -> Timing:
+        """Make `calls` synchronised calls and return their times."""
+        result = Timing()
+        step, clock = self.step, time.perf_counter_ns
+        synchronize = synchronizer(self.device)
+        began = time.perf_counter()
+        for args, kwargs in islice(rotation, calls):
+            if self.renew:
+                self.renew((args, kwargs))
+            synchronize()
+            start = clock()
+            step(*args, **kwargs)
+            returned = clock()
+            synchronize()
+            result.samples_ms.append(self.sample((clock() - start) / 1e6))
+            result.enqueue_ms.append((returned - start) / 1e6)
+        result.counted_s = time.perf_counter() - began
+        return result
+
+    # --- back-to-back calls on a GPU
 
     def period(self, budget_s: float) -> Timing:
         """Time blocks of back-to-back calls until their median is precise enough or the budget is
@@ -442,39 +275,26 @@ class Timer:
         idle GPU or the clocks' reaction to a new load. The number of calls per block is a multiple
         of `whole`.
         """
+        rules = self.rules
         block = self.choose_block(budget_s)
-        calls = math.ceil(block.calls / self.whole) * self.whole
+        calls = ceil(block.calls / self.whole) * self.whole
         host = self.host
         if not block.depends_on_host:
             host = None
         blocks = Blocks(self, calls, host)
         result = Timing(calls_per_block=calls)
-        seconds = 0.0
-        load(
-            self.step,
-            blocks.rotation,
-            calls,
-            self.rules.load_s,
-        )
-        until = time.perf_counter() + self.rules.patience * budget_s
+        load(self.step, blocks.rotation, calls, rules.load_s)
+        patience_ends = time.perf_counter() + rules.patience * budget_s
         tenth = int(budget_s * 100 / (calls * block.period_ms))
         while True:
-            count = next_batch(
-                self.counted(result),
-                seconds,
-                self.rules,
-                budget_s,
-            )
-            if not count:
+            number = next_batch(result.decisive_ms(rules), result.counted_s, rules, budget_s)
+            if not number:
                 return result
             if host:  # a series costs time besides its blocks, so short ones waste quiet moments
-                count = max(count, tenth)
-            kept, lost = len(result.samples_ms), len(result.disturbed_ms)
-            elapsed = blocks.time(min(count, MOST_BLOCKS), result)
-            if self.counts(result, kept, lost):
-                seconds += elapsed
+                number = max(number, tenth)
+            self.accept(blocks.time(min(number, MOST_BLOCKS)), result)
             if host and result.count:
-                if time.perf_counter() >= until:
+                if time.perf_counter() >= patience_ends:
                     return result
                 host.calm()
 
@@ -491,30 +311,14 @@ class Timer:
         blocks: list[CallBlock] = []
         until = time.perf_counter() + TURNS_S
         for _ in range(TURNS):
-            single = Timing()
-            self.call(itertools.cycle(self.inputs), calls, single)
-            latencies_ms.append(statistics.fmean(single.samples_ms))
+            single = self.call(cycle(self.inputs), calls)
+            latencies_ms.append(fmean(single.samples_ms))
             blocks.append(self.time_block(calls))
             if time.perf_counter() >= until:
                 break
         fastest = min(blocks, key=lambda block: block.period_ms)
         enqueue_ms = max(block.enqueue_ms for block in blocks)
         return shows_host(min(latencies_ms), enqueue_ms, fastest.period_ms)
-
-    def call(self, rotation: Iterator[Inputs], calls: int, result: Timing) -> None:
-        """Make `calls` synchronised calls and add their times to `result`."""
-        step, clock = self.step, time.perf_counter_ns
-        synchronize = synchronizer(self.device)
-        for args, kwargs in itertools.islice(rotation, calls):
-            if self.renew:
-                self.renew((args, kwargs))
-            synchronize()
-            start = clock()
-            step(*args, **kwargs)
-            returned = clock()
-            synchronize()
-            result.samples_ms.append(self.sample((clock() - start) / 1e6))
-            result.enqueue_ms.append((returned - start) / 1e6)
 
     def choose_block(self, budget_s: float) -> CallBlock:
         """Return the block to time. It lasts at least `min_block_ms`, and at most a tenth of the
@@ -525,8 +329,8 @@ class Timer:
             block = self.time_block(calls)
             if block.period_ms * calls >= least_ms or calls >= 1 << 16:
                 longest = max(1, int(budget_s * 100 / block.period_ms))
-                wanted = max(1, math.ceil(least_ms * 1.2 / block.period_ms))
-                return dataclasses.replace(block, calls=min(wanted, longest))
+                wanted = max(1, ceil(least_ms * 1.2 / block.period_ms))
+                return replace(block, calls=min(wanted, longest))
             calls *= 2
 
     def time_block(self, calls: int) -> CallBlock:
@@ -536,11 +340,17 @@ class Timer:
         torch.cuda.synchronize()
         start.record()
         began = time.perf_counter()
-        play(self.step, itertools.cycle(self.inputs), calls)
+        play(self.step, cycle(self.inputs), calls)
         enqueued_s = time.perf_counter() - began
         end.record()
         end.synchronize()
         return CallBlock(calls, enqueued_s * 1e3 / calls, start.elapsed_time(end) / calls)
+
+    def renew_all(self) -> None:
+        """Restore all inputs, if the step writes to them."""
+        if self.renew:
+            for inputs in self.inputs:
+                self.renew(inputs)
 
 
 @dataclass(frozen=True)
@@ -561,29 +371,29 @@ class CallBlock:
 @dataclass
 class Blocks:
     """Runs series of blocks of `calls` back-to-back calls on the GPU. `host`: None if its speed
-    does not matter."""
+    does not matter. `made`: calls so far, for the energy of one."""
 
     timer: Timer
     calls: int
     host: HostWatch | None
+    made: int = 0
 
     def __post_init__(self) -> None:
-        self.rotation = itertools.cycle(self.timer.inputs)
-        self.made = 0  # calls in series so far
+        self.rotation = cycle(self.timer.inputs)
 
-    def time(self, blocks: int, result: Timing) -> float:
-        """Run a block that does not count, and then these blocks, whose times are added to
-        `result`. Return the seconds of those that count."""
+    def time(self, blocks: int) -> Timing:
+        """Run a block that does not count, and then these blocks, and return the times of the
+        latter."""
         timer, host = self.timer, self.host
         starts = [torch.cuda.Event(enable_timing=True) for _ in range(blocks)]
         ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks)]
-        readings = [host.read()] if host else []
+        readings: list[Reading] = []
+        if host:
+            readings.append(host.read())
         began = time.perf_counter()
         self.play()
         for number in range(blocks):
-            if timer.renew:
-                for inputs in timer.inputs:
-                    timer.renew(inputs)
+            timer.renew_all()
             starts[number].record()
             self.play()
             ends[number].record()
@@ -595,30 +405,14 @@ class Blocks:
                 readings.append(host.read())
         ends[-1].synchronize()
         block_s = (time.perf_counter() - began) / blocks
-        pairs = zip(starts, ends, strict=True)
-        blocks_ms = [start.elapsed_time(end) / self.calls for start, end in pairs]
-        return block_s * self.add(
-            blocks_ms,
-            readings,
-            block_s,
-            result,
-        )
-
-    def add(
-        self, blocks_ms: list[float], readings: list[Reading], block_s: float, result: Timing
-    ) -> int:
-        """Add the times of blocks to the undisturbed or the disturbed samples. Return how many
-        blocks count. `readings`: before the first block, and after each."""
-        counted = 0
-        for number, block_ms in enumerate(blocks_ms):
-            is_undisturbed = True
-            if self.host:
-                before, after = readings[number], readings[number + 1]
-                is_undisturbed = self.host.is_undisturbed(before, after, block_s)
-            kept = result.samples_ms if is_undisturbed else result.disturbed_ms
-            kept.append(block_ms)
-            counted += is_undisturbed or not self.timer.rules.discards
-        return counted
+        events = zip(starts, ends, strict=True)
+        result = Timing()
+        for number, (start, end) in enumerate(events):
+            block = Timing([start.elapsed_time(end) / self.calls], counted_s=block_s)
+            if host and not host.is_undisturbed(readings[number], readings[number + 1], block_s):
+                block = block.as_disturbed(timer.rules)
+            result.add(block)
+        return result
 
     def play(self) -> None:
         play(self.timer.step, self.rotation, self.calls)
@@ -632,23 +426,12 @@ def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:
     return enqueue_ms > HOST_BOUND * period_ms or outside_gpu_ms > HOST_PART * latency_ms
 
 
-def bounds_of_median(samples: Sequence[float]) -> list[float]:
-    """Return the bounds of the median's interval; the smallest and the largest of too few samples
-    for one, and none of no samples."""
-    if not samples:
-        return []
-    median = median_interval(samples)
-    if median.low is None or median.high is None:
-        return [min(samples), max(samples)]
-    return [median.low, median.high]
-
-
 def pass_means(samples: list[float], whole: int) -> list[float]:
     """Return the mean of each pass of `whole` calls."""
     if whole == 1:
         return samples
     starts = range(0, len(samples), whole)
-    return [statistics.fmean(samples[start : start + whole]) for start in starts]
+    return [fmean(samples[start : start + whole]) for start in starts]
 
 
 def is_steady(samples: Sequence[float]) -> bool:
@@ -658,8 +441,8 @@ def is_steady(samples: Sequence[float]) -> bool:
     half = len(window) // 2
     if half == 0:
         return False
-    first = statistics.median(window[:half])
-    second = statistics.median(window[half:])
+    first = median(window[:half])
+    second = median(window[half:])
     return abs(second - first) <= STEADY * first
 
 
@@ -696,8 +479,8 @@ def is_known(samples: list[float], target: float) -> bool:
     if not is_narrow(interval, target):
         return False
     half = len(samples) // 2
-    first = statistics.median(samples[:half])
-    second = statistics.median(samples[half:])
+    first = median(samples[:half])
+    second = median(samples[half:])
     return abs(first - second) <= DRIFT * interval.value
 
 

@@ -32,17 +32,12 @@ FREE_POLL_S = 0.25
 #: between, timing continues for 20 times as long.
 POLL_S, RARE_POLL_S = 0.02, 0.2
 MIN_ENERGY_S = 0.3
-#: Maximum ratio of enqueue time to period. On an undisturbed host it is at most 1.2.
-ENQUEUE_PERIODS = 1.5
-# maximum ratio of period to latency if the host is the bottleneck, and not the GPU's clocks
-PERIOD_LATENCIES = 1.2
-HOST_BOUND = 0.7  # enqueue time ÷ period or latency from which the host is the bottleneck
 #: Longest interval over which a driver averages its utilization.
 SAMPLING_S = 1.0
 
 
 @dataclass(frozen=True)
-class EnergyMark:
+class EnergyChange:
     """A change of the GPU's energy counter: its value, and the calls and seconds until then."""
 
     energy_mj: int
@@ -64,10 +59,6 @@ class GpuWatch:
         self.restart()
         self.events: set[str] = set()  # clocks events since the last check
         self.next_poll = self.next_reading = 0.0
-        self.since = 0.0
-        self.known_pids: frozenset[int] = frozenset()
-        self.baseline_bytes: int | None = None
-        self.retries = 0
 
     def wait_until_free(self, wait_s: float) -> None:
         """Wait up to `wait_s` for foreign processes to stop working, and set `before_timing` if
@@ -94,15 +85,15 @@ class GpuWatch:
         """Forget what earlier timing found, before timing again."""
         self.discarded: list[Disturbance] = []
         self.disturbance = self.before_timing
-        self.readings: list[GpuState] = []
-        self.marks: list[EnergyMark] = []
+        self.states: list[GpuState] = []
+        self.energy_changes: list[EnergyChange] = []
 
     def begin(self) -> None:
         """Begin to monitor a timer. From now on, a new process is a disturbance, and a known one if
         it works."""
         self.since = time.time()
-        self.known_pids = frozenset(self.gpu.foreign_pids() or ())
-        self.baseline_bytes = self.others_bytes()
+        self.known_pids = self.gpu.foreign_pids()
+        self.bytes_before = self.others_bytes()
         self.retries = RETRIES
 
     def poll(self, calls: int) -> None:
@@ -112,13 +103,15 @@ class GpuWatch:
         if self.gpu.handle is None or now < self.next_poll:
             return
         energy = self.gpu.ask("nvmlDeviceGetTotalEnergyConsumption")
-        if energy is not None and (not self.marks or energy != self.marks[-1].energy_mj):
-            self.marks.append(EnergyMark(energy, calls, now))
+        if energy is not None and (
+            not self.energy_changes or energy != self.energy_changes[-1].energy_mj
+        ):
+            self.energy_changes.append(EnergyChange(energy, calls, now))
         if now >= self.next_reading:
             self.next_reading = now + 10 * POLL_S
-            reading = self.gpu.read()
-            self.readings.append(reading)
-            self.events.update(reading.clocks_event_reasons)
+            state = self.gpu.state()
+            self.states.append(state)
+            self.events.update(state.clocks_event_reasons)
         ended = time.perf_counter()
         pause_s = max(POLL_S, 20 * (ended - now))
         self.next_poll = ended + min(pause_s, RARE_POLL_S)
@@ -126,7 +119,7 @@ class GpuWatch:
     def look(self) -> None:
         """Record the state of the GPU."""
         if self.gpu.handle is not None:
-            self.readings.append(self.gpu.read())
+            self.states.append(self.gpu.state())
 
     def disturbed(self) -> bool:
         """Return whether to discard the last series of samples. Call this after each series."""
@@ -142,13 +135,13 @@ class GpuWatch:
 
     def newest_disturbance(self) -> Disturbance | None:
         """Return what has disturbed the GPU since the last check, or None."""
-        events = self.events.union(self.gpu.read().clocks_event_reasons)
+        events = self.events.union(self.gpu.state().clocks_event_reasons)
         self.events = set()
         slowdowns = sorted(SLOWDOWNS & events)
         if slowdowns:
             text = f"clocks reduced ({', '.join(slowdowns)})"
             return Disturbance(DisturbanceKind.CLOCKS, text)
-        foreign = self.gpu.foreign_pids() or set()
+        foreign = self.gpu.foreign_pids()
         newcomers = foreign - self.known_pids
         if newcomers:
             return foreign_process(f"started to use this GPU ({pids(newcomers)})")
@@ -158,9 +151,9 @@ class GpuWatch:
                 self.since = time.time()
                 return foreign_process(f"works on this GPU ({pids(working)})")
         now = self.others_bytes()
-        if now is None or self.baseline_bytes is None:
+        if now is None or self.bytes_before is None:
             return None
-        allocated = now - self.baseline_bytes
+        allocated = now - self.bytes_before
         if allocated <= FOREIGN_BYTES:
             return None
         return foreign_process(f"allocated {allocated / 2**20:.0f} MiB on this GPU")
@@ -180,7 +173,7 @@ class GpuWatch:
                     "kept this GPU busy: it was still busy after timing"
                 )
             return
-        foreign = (self.gpu.foreign_pids() or set()) & working
+        foreign = self.gpu.foreign_pids() & working
         if foreign:  # NVML may report work late
             self.disturbance = foreign_process(f"works on this GPU ({pids(foreign)})")
 
@@ -195,26 +188,26 @@ class GpuWatch:
 
     def energy_per_call_mj(self) -> float | None:
         """Return the energy per call, in mJ, between the first and the last change of the counter;
-        None if that time is too short. The first mark is omitted, because it is the start of
-        polling and not a change."""
-        marks = self.marks[1:]
-        if len(marks) < 3:
+        None if that time is too short. The first entry is omitted, because it is the start
+        of polling and not a change."""
+        changes = self.energy_changes[1:]
+        if len(changes) < 3:
             return None
-        first, last = marks[0], marks[-1]
+        first, last = changes[0], changes[-1]
         if last.seconds - first.seconds < MIN_ENERGY_S:
             return None
         return (last.energy_mj - first.energy_mj) / (last.calls - first.calls)
 
     def record(self, trial: Trial) -> None:
         """Set what the GPU showed under load."""
-        readings = self.readings
-        every_reason = chain.from_iterable(reading.clocks_event_reasons for reading in readings)
+        states = self.states
+        every_reason = chain.from_iterable(state.clocks_event_reasons for state in states)
         reasons = dict.fromkeys(every_reason)  # in the order in which they occurred
         trial.energy_mj = self.energy_per_call_mj()
-        trial.sm_clock_mhz = whole_median(reading.sm_clock_mhz for reading in readings)
-        trial.memory_clock_mhz = whole_median(reading.memory_clock_mhz for reading in readings)
-        trial.temperature_c = whole_median(reading.temperature_c for reading in readings)
-        trial.power_w = known_median(reading.power_w for reading in readings)
+        trial.sm_clock_mhz = whole_median(state.sm_clock_mhz for state in states)
+        trial.memory_clock_mhz = whole_median(state.memory_clock_mhz for state in states)
+        trial.temperature_c = whole_median(state.temperature_c for state in states)
+        trial.power_w = known_median(state.power_w for state in states)
         trial.clocks_event_reasons = ",".join(reasons) or None
 
 
@@ -230,25 +223,6 @@ def whole_median(values: Iterable[int | None]) -> int | None:
     if value is None:
         return None
     return int(value)
-
-
-def contradiction(latency_ms: float, enqueue_ms: float, period_ms: float) -> Disturbance | None:
-    """Return a reason if the host was disturbed while one of the timers ran, else None.
-    Undisturbed, enqueueing a call takes hardly longer than its period, because the host has to
-    enqueue back-to-back calls as well."""
-    if enqueue_ms > ENQUEUE_PERIODS * period_ms:
-        return Disturbance(
-            DisturbanceKind.HOST,
-            f"the host was busy during latency timing: enqueueing a call took {enqueue_ms:.3g} ms,"
-            f" but a whole back-to-back call only {period_ms:.3g} ms",
-        )
-    if period_ms > PERIOD_LATENCIES * latency_ms and enqueue_ms > HOST_BOUND * latency_ms:
-        return Disturbance(
-            DisturbanceKind.HOST,
-            f"the host was busy during period timing: a back-to-back call took {period_ms:.3g} ms,"
-            f" but a synchronised one only {latency_ms:.3g} ms",
-        )
-    return None
 
 
 def pids(processes: set[int]) -> str:

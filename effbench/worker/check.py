@@ -9,12 +9,11 @@ import torch
 
 from effbench.core.cell import Status
 from effbench.core.errors import UnsupportedError
-from effbench.core.message import CheckRequest
+from effbench.core.message import CheckRequest, Json, SayPhase
 from effbench.models.build import resolve_target, set_seed
 from effbench.modes import inductor
 from effbench.modes.base import needs_compiler
 from effbench.worker import failures
-from effbench.worker.tasks import Json, SayPhase
 
 #: Requirements that a check may declare.
 CUDA, COMPILER, CPP_COMPILER = "CUDA", "a compiler", "a C++ compiler"
@@ -41,7 +40,7 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
             inductor.learn_vector_instructions(user_cache)
         set_seed(request.seed)
         say_phase("running")
-        answer["facts"] = plain_facts(function(device, **request.settings))
+        answer["facts"] = checked_facts(function(device, **request.settings))
     except BaseException as error:  # user code may raise anything
         status, answer["reason"] = failures.classify(error, None)
         answer["status"] = status.value
@@ -68,14 +67,13 @@ def compile_sample(device: torch.device) -> dict[str, Any]:
     return {}
 
 
-def plain_facts(facts: Any) -> dict[str, Any]:
-    """Return the facts after a round trip through JSON. Raises TypeError for facts that JSON cannot
-    represent."""
+def checked_facts(facts: Any) -> Json:
+    """Return the facts. Raises TypeError for facts that JSON cannot represent."""
     if not isinstance(facts, dict):
         raise TypeError(f"a check must return a dict of facts, got {type(facts).__name__}")
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(facts, allow_nan=False))
+        json.dumps(facts, allow_nan=False)
     except (TypeError, ValueError) as error:
         # not a line of Python's encoder
         raise TypeError(f"the facts are not plain JSON: {error}") from None
-    return plain
+    return facts

@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 from effbench.core.cell import Cell, Status, Trial
-from effbench.core.message import TrialRequest
+from effbench.core.message import SayPhase, TrialRequest
 from effbench.measure import counters
 from effbench.measure.gpu import Gpu
 from effbench.measure.host import HostWatch
-from effbench.measure.timing import Rules
+from effbench.measure.rules import Rules
 from effbench.measure.watch import GpuWatch
 
 
 class TrialContext:
-    """A trial, and what it is made of. `watcher` knows no GPU until it is opened."""
+    """A trial, and what it is made of. `watcher` knows no GPU until it is opened. `seconds`: those
+    of each phase."""
 
-    def __init__(self, request: TrialRequest) -> None:
+    def __init__(self, request: TrialRequest, say_phase: SayPhase) -> None:
         self.request = request
+        self.say_phase = say_phase
         self.cell = Cell.from_params(request.cell)
         self.rules = Rules.of(request.protocol)
         self.device = torch.device(self.cell.device)
         self.on_cuda = self.device.type == "cuda"
         self.trial = Trial(self.cell.key, request.round, Status.OK, pid=os.getpid())
         self.watcher = GpuWatch(Gpu())
+        self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def host_watched(self, matters: bool, moves: bool) -> Iterator[HostWatch | None]:
-        """Watch the host in this context; yield None if its speed does not matter. `moves`: whether
-        the calling thread may choose its core."""
+    def phase(self, name: str) -> Iterator[None]:
+        """Run a part of the trial as this phase: announce it, which locates a crash, and add up its
+        seconds."""
+        self.trial.phase = name
+        self.say_phase(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def host_watched(self, matters: bool, moves: bool) -> AbstractContextManager[HostWatch | None]:
+        """Return a context in which the host is watched, and whose value is the watch; None if the
+        host's speed does not matter. `moves`: whether the calling thread may choose its core."""
         if not matters:
-            yield None
-            return
+            return nullcontext()
         host = HostWatch(
             self.request.host_ms,
             self.rules.tolerance,
@@ -43,10 +57,8 @@ class TrialContext:
             all_threads=not self.on_cuda,
             usual_high_ms=self.request.host_high_ms,
             waits=self.rules.patience > 1.0,
-            is_single=self.rules.rounds == 1,
         )
-        with host.watching():
-            yield host
+        return host.watching()
 
 
 class CompilationWatch:

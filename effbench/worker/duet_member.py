@@ -8,6 +8,7 @@ series. If the partner is lost, the trial is timed alone.
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 from effbench.core.meeting import Partner, PartnerLostError, connect, listen
@@ -25,8 +26,7 @@ class DuetMember:
 
     def __init__(self, context: TrialContext, request: DuetRequest) -> None:
         self.context = context
-        self.leads = request.leads
-        self.answer_s = request.answer_s
+        self.request = request
         self.folder = Path(request.folder)
         self.compilation = CompilationWatch()
         self.partner: Partner | None = None
@@ -35,7 +35,7 @@ class DuetMember:
         """Get ready before the phase that tells the sweep to start the partner. Raises
         PartnerLostError."""
         self.step = DuetStep(timer, latency_ms, has_period)
-        if not self.leads:
+        if not self.request.leads:
             return
         try:
             self.listener = listen(self.folder)
@@ -44,7 +44,7 @@ class DuetMember:
 
     def meet(self) -> Partner:
         """Wait for the partner and return it. Raises PartnerLostError."""
-        if self.leads:
+        if self.request.leads:
             connection, _ = self.listener.accept()
             self.listener.close()
         else:
@@ -52,14 +52,14 @@ class DuetMember:
                 connection = connect(self.folder)
             except OSError as error:
                 raise PartnerLostError("the other member of the duet had ended") from error
-        self.partner = Partner(connection, self.answer_s)
+        self.partner = Partner(connection, self.request.answer_s)
         return self.partner
 
     def take(self, partner: Partner) -> DuetResult:
         """Time both steps in turn, and return what both members record. Raises PartnerLostError."""
         self.context.watcher.restart()
         with timing.no_garbage_collection():
-            if self.leads:
+            if self.request.leads:
                 return self.lead(partner)
             return self.follow(partner)
 
@@ -81,7 +81,6 @@ class DuetMember:
         result.disturbance = watcher.disturbance
         if host:
             result.host = host.facts()
-            result.disturbance = result.disturbance or host.crowding
         result.void = self.compilation.compiled() or end["compiled"]
         partner.send("result", result=result.to_json())
         return result
@@ -91,10 +90,8 @@ class DuetMember:
         run_queue = RunQueue(all_threads=not self.context.on_cuda)
         began_s = time.process_time()
         self.context.watcher.begin()
-        try:
+        with closing(run_queue):
             self.step.follow(partner, run_queue)
-        finally:
-            run_queue.close()
         self.context.watcher.look()
         process_s = time.process_time() - began_s
         answer = partner.ask("end", process_s=process_s, compiled=self.compilation.compiled())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sysconfig
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from effbench.core.cell import Status
@@ -79,7 +79,7 @@ def location(error: BaseException) -> str:
         for frame in reversed(traceback.extract_tb(link.__traceback__)):
             path = Path(frame.filename)
             if is_users(path):
-                with contextlib.suppress(OSError, ValueError):  # outside, or it has been removed
+                with suppress(OSError, ValueError):  # outside, or it has been removed
                     path = path.relative_to(Path.cwd())
                 return f"{path}:{frame.lineno} in {frame.name}"
     return ""

@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from effbench.core.cell import Trial, mode_settings
-from effbench.core.disturbances import Disturbance, too_few
+from effbench.core.disturbances import Disturbance
 from effbench.core.errors import UnsupportedError
-from effbench.core.printable import count, describe
+from effbench.core.printable import describe
 from effbench.measure import timing
-from effbench.measure.host import HostWatch
-from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, take_pairs
-from effbench.measure.timing import LATENCY, PERIOD, Rules, Timer, TimingFigure
+from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, ratios, take_pairs
+from effbench.measure.timing import LATENCY, PERIOD, Timer
 from effbench.models.build import resolve_target
 from effbench.models.inputs import Step
 from effbench.modes.base import Mode, required
 from effbench.modes.eager import Eager
 from effbench.modes.selective import own_function, shared_weight_copy
 from effbench.stats.intervals import Interval
+from effbench.worker import why_marked
 from effbench.worker.context import CompilationWatch
-from effbench.worker.timings import Timings
+from effbench.worker.step_timer import StepTimer
 from effbench.workloads.base import Workload, copies
 
 #: Key in `Trial.extra`: why a trial has no pairs.
@@ -54,7 +54,7 @@ class PairedSpeedup:
         """The median ratio of disturbed pairs; None without them."""
         if not self.pairs.disturbed:
             return None
-        return statistics.median(self.pairs.disturbed_ratios)
+        return statistics.median(ratios(self.pairs.disturbed))
 
 
 def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Step:
@@ -85,24 +85,25 @@ def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Step:
     return step
 
 
-def add_pairs(settings: Mapping[str, Any], timings: Timings, latency_ms: float) -> None:
+def add_pairs(settings: Mapping[str, Any], step_timer: StepTimer, latency_ms: float) -> None:
     """Take pairs and record the paired speedups, if possible. A failure affects only these.
     `settings`: of the baseline's mode; `latency_ms`: of the trial."""
-    trial = timings.context.trial
+    trial = step_timer.context.trial
     try:
-        speedups = paired_speedups(settings, timings, latency_ms)
+        speedups = paired_speedups(settings, step_timer, latency_ms)
+    except UnsupportedError as error:
+        trial.extra[NO_PAIRS] = str(error)
+        return
     # the baseline may lack memory, or meet a state that it does not expect
     except Exception as error:
-        is_expected = isinstance(error, UnsupportedError)
-        trial.extra[NO_PAIRS] = str(error) if is_expected else describe(error)
+        trial.extra[NO_PAIRS] = describe(error)
         return
     record_latency(speedups[LATENCY], trial)
     if PERIOD in speedups:
         record_period(speedups[PERIOD], trial)
-    for speedup in speedups.values():
-        if speedup.disturbance is not None:
-            trial.pair_disturbance = speedup.disturbance.text
-            return
+    reason = why_marked.first(speedup.disturbance for speedup in speedups.values())
+    if reason is not None:
+        trial.pair_disturbance = reason.text
 
 
 def record_latency(speedup: PairedSpeedup, trial: Trial) -> None:
@@ -110,7 +111,7 @@ def record_latency(speedup: PairedSpeedup, trial: Trial) -> None:
     trial.pair_speedup_low = speedup.median.low
     trial.pair_speedup_high = speedup.median.high
     trial.pair_speedup_disturbed = speedup.disturbed
-    trial.pairs = speedup.pairs.count
+    trial.pairs = len(speedup.pairs.in_order)
     trial.samples |= speedup.pairs.samples("pair")
 
 
@@ -119,79 +120,58 @@ def record_period(speedup: PairedSpeedup, trial: Trial) -> None:
     trial.pair_period_speedup_low = speedup.median.low
     trial.pair_period_speedup_high = speedup.median.high
     trial.pair_period_speedup_disturbed = speedup.disturbed
-    trial.period_pairs = speedup.pairs.count
+    trial.period_pairs = len(speedup.pairs.in_order)
     trial.samples |= speedup.pairs.samples("period_pair")
 
 
 def paired_speedups(
-    settings: Mapping[str, Any], timings: Timings, latency_ms: float
+    settings: Mapping[str, Any], step_timer: StepTimer, latency_ms: float
 ) -> dict[str, PairedSpeedup]:
     """Time the baseline and the mode in turn, and return the speedups by timer. Raises
     UnsupportedError."""
-    workload = timings.workload
+    workload = step_timer.workload
     reason = workload.unpaired()
     if reason is not None:
         raise UnsupportedError(reason)
     baseline = prepare_baseline(settings, workload)
     compilation = CompilationWatch()
     workload.restore_state([workload.module, workload.ran])
-    speedups = take(timings, baseline, latency_ms)
+    speedups = time_pairs(step_timer, baseline, latency_ms)
     compiled = compilation.compiled()
     if compiled is not None:
         raise UnsupportedError(compiled)
     return speedups
 
 
-def take(timings: Timings, baseline: Step, mode_ms: float) -> dict[str, PairedSpeedup]:
+def time_pairs(step_timer: StepTimer, baseline: Step, mode_ms: float) -> dict[str, PairedSpeedup]:
     """Take the pairs of both timers. `mode_ms`: latency of the mode."""
-    context, timer, rules = timings.context, timings.timer, timings.rules
+    context, timer, rules = step_timer.context, step_timer.timer, step_timer.rules
     short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
-    reference = Timer(baseline, timer.inputs, timer.device, short, renew=timer.renew)
+    other = Timer(baseline, timer.inputs, timer.device, short, renew=timer.renew)
     budget_s = PART * rules.budget_s
-    if timings.has_period:
+    if step_timer.has_period:
         budget_s /= 2
-    reference_ms = reference.warm_up().samples_ms[-1]
-    sides = LatencySide(reference, reference_ms), LatencySide(timer, mode_ms)
-    depends_on_host = any(side.depends_on_host for side in sides)
-    watching = context.host_watched(depends_on_host, moves=context.on_cuda)
+    other_ms = other.warm_up().samples_ms[-1]
+    other_calls = LatencySide(other, other_ms)
+    own_calls = LatencySide(timer, mode_ms)
+    depends_on_host = other_calls.depends_on_host or own_calls.depends_on_host
     context.watcher.begin()
+    watching = context.host_watched(depends_on_host, moves=context.on_cuda)
     taken: dict[str, Pairs] = {}
     with watching as host, timing.no_garbage_collection():
-        taken[LATENCY] = take_pairs(*sides, rules, budget_s, host)
-        if timings.has_period:
-            reference_blocks = PeriodSide(reference, budget_s)
-            mode_blocks = PeriodSide(timer, budget_s)
-            mode_blocks.load()
-            taken[PERIOD] = take_pairs(reference_blocks, mode_blocks, rules, budget_s, host)
-    of_gpu = context.watcher.newest_disturbance()
+        taken[LATENCY] = take_pairs(other_calls, own_calls, rules, budget_s, host)
+        if step_timer.has_period:
+            other_blocks = PeriodSide(other, budget_s)
+            own_blocks = PeriodSide(timer, budget_s)
+            own_blocks.load()
+            taken[PERIOD] = take_pairs(other_blocks, own_blocks, rules, budget_s, host)
+    gpu = context.watcher.newest_disturbance()
+    facts = None
+    if host is not None:
+        facts = host.facts()
     speedups = {}
     for name, pairs in taken.items():
-        figure = figure_of(pairs, rules, host)
-        disturbance = of_gpu or why_marked(figure, pairs, rules, host)
-        speedups[name] = PairedSpeedup(figure.median, pairs, disturbance)
+        figure = pairs.figure(rules, host)
+        reason = why_marked.of_speedup(figure, len(pairs.in_order), rules, gpu, facts)
+        speedups[name] = PairedSpeedup(figure.median, pairs, reason)
     return speedups
-
-
-def figure_of(pairs: Pairs, rules: Rules, host: HostWatch | None) -> TimingFigure:
-    """Return the median ratio. All pairs give it if too few are undisturbed, but the others do not
-    follow the host's speed."""
-    figure = pairs.figure(rules)
-    if not figure.is_marked or host is None:
-        return figure
-    if not host.is_ignored_by(pairs.disturbed_ratios):
-        return figure
-    return Pairs(pairs.undisturbed + pairs.disturbed).figure(rules)
-
-
-def why_marked(
-    figure: TimingFigure, pairs: Pairs, rules: Rules, host: HostWatch | None
-) -> Disturbance | None:
-    """Return why a speedup is marked, or None."""
-    if host is not None:
-        if figure.is_marked:
-            return host.facts().reason
-        if host.theft is not None:
-            return host.theft
-    if rules.is_too_few(pairs.count):
-        return too_few(f"{count(pairs.count, 'pair')} of calls")
-    return figure.variation("the speedup of pairs")

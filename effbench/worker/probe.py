@@ -19,13 +19,12 @@ import torch
 
 from effbench.core.cell import Environment, mode_settings
 from effbench.core.errors import ConfigError, suggest
-from effbench.core.message import PROBE_PHASE, ProbedGpu, ProbeRequest
+from effbench.core.message import PROBE_PHASE, Json, ProbedGpu, ProbeRequest, SayPhase
 from effbench.measure.gpu import Nvml
 from effbench.models import libraries
 from effbench.models.build import resolve_target
 from effbench.models.signature import mismatch
 from effbench.modes.base import Mode
-from effbench.worker.tasks import Json, SayPhase
 
 T = TypeVar("T")
 PACKAGES = (

@@ -11,7 +11,6 @@ All other tasks wait for the compiler, so that all trials start from the same mo
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import importlib
@@ -22,14 +21,14 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from effbench.core import processes
-from effbench.core.message import TRIAL_VARIABLE, MessageError, decode, encode
-from effbench.worker.tasks import Json, Task
+from effbench.core.message import TRIAL_VARIABLE, Json, MessageError, decode, encode
 
 #: In the order of their dependencies and in small parts, because the server answers messages in
 #: between.
@@ -80,6 +79,18 @@ def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
     yield from lines
 
 
+@dataclass(frozen=True)
+class Task:
+    """A request to run a task: `name`, a module next to this one that has `run_task(payload,
+    say_phase)`, with its `payload` and further environment variables. `preload` is the server's
+    own."""
+
+    id: str
+    name: str
+    payload: Json
+    env: dict[str, str]
+
+
 @dataclass
 class Child:
     """A running task."""
@@ -105,7 +116,7 @@ class Server:
         with Path(os.devnull).open() as null:
             os.dup2(null.fileno(), 0)
         os.dup2(2, 1)
-        self.children: dict[str, Child] = {}
+        self.children: dict[int, Child] = {}  # by pid
         self.to_import: list[str] = []
         self.buffer = bytearray()
         self.closing = False
@@ -149,9 +160,11 @@ class Server:
             id = message["id"]
             if message["op"] == "run":
                 self.begin(Task(id, message["task"], message["payload"], message["env"]))
-            elif id in self.children:  # else the task to kill has ended
-                self.children[id].killed = True
-                processes.kill_tree(self.children[id].pid)
+                continue
+            for child in self.children.values():
+                if child.id == id:
+                    child.killed = True
+                    processes.kill_tree(child.pid)
 
     def begin(self, task: Task) -> None:
         """Run a task in a child, or import modules here."""
@@ -164,7 +177,7 @@ class Server:
         self.fork(task)
 
     def import_next(self) -> None:
-        with contextlib.suppress(ImportError):  # some releases of torch lack some modules
+        with suppress(ImportError):  # some releases of torch lack some modules
             importlib.import_module(self.to_import.pop(0))
         if not self.to_import:
             importlib.import_module("torch._dynamo").list_backends()  # imports all backends
@@ -180,7 +193,7 @@ class Server:
         self.import_all()
         for name in modules:
             # the trial gets the same error and reports it as its status
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 importlib.import_module(name)
         if modes:
             from effbench.modes import inductor
@@ -204,7 +217,7 @@ class Server:
             return
         results, results_end, prints, prints_end = ends
         child = Child(task.id, pid, results, prints, oom_kills)
-        self.children[child.id] = child
+        self.children[pid] = child
         if pid == 0:
             self.become_child(task, server, results_end, prints_end)
         os.close(results_end)
@@ -248,28 +261,28 @@ class Server:
         except BaseException:  # user code may raise anything
             traceback.print_exc()
         finally:  # under no circumstances may this process continue as a second server
-            with contextlib.suppress(Exception):  # a task may have closed or replaced its streams
+            with suppress(Exception):  # a task may have closed or replaced its streams
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
 
     def read_prints(self, child: Child) -> None:
-        child.log += self.read(child.prints)
+        child.log += self.read_pipe(child.prints)
         del child.log[:-LOG_BYTES]
 
     def read_results(self, child: Child) -> None:
-        for line in take_lines(child.buffer, self.read(child.results)):
+        for line in take_lines(child.buffer, self.read_pipe(child.results)):
             message = {}
-            with contextlib.suppress(MessageError):  # user code can write to that pipe, too
+            with suppress(MessageError):  # user code can write to that pipe, too
                 message = decode(line)
             child.result = message.get("result", child.result)
             if "phase" in message:
                 self.send("phase", id=child.id, phase=str(message["phase"]))
 
-    def read(self, pipe: int) -> bytes:
+    def read_pipe(self, pipe: int) -> bytes:
         """Return what is in the pipe."""
         data = b""
-        with contextlib.suppress(BlockingIOError):  # nothing yet
+        with suppress(BlockingIOError):  # nothing yet
             data = os.read(pipe, READ_BYTES)
             if not data:  # end of file: the process has closed its end, and reap() follows
                 self.unwatch(pipe)
@@ -280,18 +293,18 @@ class Server:
         self.selector.register(pipe, selectors.EVENT_READ, read)
 
     def unwatch(self, pipe: int) -> None:
-        with contextlib.suppress(KeyError):
+        with suppress(KeyError):
             self.selector.unregister(pipe)
 
     def reap(self) -> None:
-        by_pid = {child.pid: child for child in self.children.values()}
-        with contextlib.suppress(ChildProcessError):
+        with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                if pid in by_pid:
-                    self.end(by_pid[pid], os.waitstatus_to_exitcode(status))
+                child = self.children.pop(pid, None)
+                if child is not None:  # else it is an orphan
+                    self.end(child, os.waitstatus_to_exitcode(status))
 
     def end(self, child: Child, code: int) -> None:
         self.read_results(child)
@@ -299,8 +312,8 @@ class Server:
         for pipe in (child.results, child.prints):
             self.unwatch(pipe)
             os.close(pipe)
-        del self.children[child.id]
         self.kill_leftovers(child)
+        is_strange = code == -signal.SIGKILL and not child.killed
         self.send(
             "ended",
             id=child.id,
@@ -309,9 +322,7 @@ class Server:
             exit=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             log=child.log.decode(errors="replace"),
-            oom_killed=code == -signal.SIGKILL
-            and not child.killed
-            and processes.oom_kills() > child.oom_kills,
+            oom_killed=is_strange and processes.oom_kills() > child.oom_kills,
         )
 
     def kill_leftovers(self, child: Child) -> None:
@@ -319,9 +330,8 @@ class Server:
         has adopted."""
         # not the pid: it may belong to a new process
         processes.kill_all(lambda: processes.descendants(child.pid))
-        running = {other.pid for other in self.children.values()}
         for pid, (parent, session) in processes.process_table().items():
-            is_orphan = parent == os.getpid() and not {pid, session} & running
+            is_orphan = parent == os.getpid() and not {pid, session} & self.children.keys()
             if is_orphan and processes.environment_of(pid, TRIAL_VARIABLE) in (None, child.id):
                 processes.kill_tree(pid)
 

@@ -11,8 +11,6 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -21,8 +19,7 @@ from torch import nn
 
 from effbench.core.cell import Cell, Status, mode_settings
 from effbench.core.cores import physical_cores
-from effbench.core.meeting import ALONE, DUET, PartnerLostError
-from effbench.core.message import DEVICE_PHASE, DUET_PHASE, DuetRequest, TrialRequest
+from effbench.core.message import DEVICE_PHASE, Json, SayPhase, TrialRequest
 from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
 from effbench.measure.gpu import Gpu
@@ -31,11 +28,10 @@ from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
 from effbench.modes.base import Mode, Prepared, uses_dynamo
 from effbench.worker import failures
-from effbench.worker.context import CompilationWatch, TrialContext
-from effbench.worker.duet_member import DuetMember
+from effbench.worker.context import TrialContext
 from effbench.worker.pairing import add_pairs
-from effbench.worker.tasks import Json, SayPhase
-from effbench.worker.timings import StepTiming, Timings
+from effbench.worker.step_timer import StepTimer
+from effbench.worker.step_times import StepTimes
 from effbench.workloads import quantization, state
 from effbench.workloads.base import Workload, copies, to_channels_last
 from effbench.workloads.endings import Ended
@@ -70,38 +66,23 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
 
 class RunningTrial(TrialContext):
     """The phases of a trial in order, and their shared state. Each phase sets its fields of
-    `trial`. `seconds`: those of each phase."""
+    `trial`. `compiler_counters`: after timing."""
 
     mode: Mode
     workload: Workload
     prepared: Prepared
-    timings: Timings
-    measured: StepTiming
+    step_timer: StepTimer
+    times: StepTimes
     observer: counters.Observer
-    counted: counters.Counters
+    compiler_counters: counters.Counters
 
     def __init__(self, request: TrialRequest, say_phase: SayPhase) -> None:
-        super().__init__(request)
-        self.say_phase = say_phase
+        super().__init__(request, say_phase)
         self.synchronize = timing.synchronizer(self.device)
-        self.seconds: dict[str, float] = {}
-        #: Why the step compiled each time that it was timed, and what is wrong with its results.
-        self.compiled: str | None = None
+        #: What is wrong with the step's results after timing.
         self.wrong: str | None = None
         # Inductor's folder outside trials
         self.user_cache = inductor.use_caches_in(request.cache_dir)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Run a part of the trial as this phase: announce it, which locates a crash, and add up its
-        seconds."""
-        self.trial.phase = name
-        self.say_phase(name)
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def perform(self) -> None:
         with self.phase(DEVICE_PHASE):
@@ -116,32 +97,31 @@ class RunningTrial(TrialContext):
                 self.workload.take_reference()
             with self.workload.context():  # eager's calls have shown which one the module allows
                 self.measure()
-        facts = self.prepared.checked_facts() | self.workload.figures(self.measured.latency_ms)
+        facts = self.prepared.checked_facts() | self.workload.figures(self.times.latency_ms)
         self.trial.extra["facts"] = facts
         self.judge()
 
     def measure(self) -> None:
         """Prepare and time the step, and measure everything else about it."""
         self.prepare_and_check()
-        timer = self.make_timer()
-        self.timings = Timings(self, self.workload, timer)
-        self.warm_up()
+        self.step_timer = StepTimer(self, self.workload, self.make_timer())
+        self.step_timer.warm_up()
         if self.on_cuda:
             with self.phase("warmup"):
                 error = timing.shorten_gaps()
             if error:
                 self.trial.extra["context_error"] = error
-        self.measured = self.time(timer)
-        self.measured.record(self.trial)
-        if self.timings.has_period:
+        self.times = self.step_timer.time()
+        self.times.record(self.trial)
+        if self.step_timer.has_period:
             self.watcher.record(self.trial)
         with self.phase("facts"):
             self.take_facts()
         with self.phase("check"):
             self.wrong = self.workload.wrong_after_timing()
-        if self.request.baseline and self.wrong is None and self.compiled is None:
+        if self.request.baseline and self.wrong is None and self.step_timer.compiled is None:
             with self.phase("pairs"):
-                add_pairs(self.request.baseline, self.timings, self.measured.latency_ms)
+                add_pairs(self.request.baseline, self.step_timer, self.times.latency_ms)
         if self.rules.profile and self.on_cuda:
             with self.phase("profile"):
                 try:
@@ -269,65 +249,14 @@ class RunningTrial(TrialContext):
             sample=workload.sample,
         )
 
-    def time(self, timer: timing.Timer) -> StepTiming:
-        """Time the step, in turn with another trial if it is a member of a duet. If a graph was
-        compiled meanwhile, warm up and time it once more."""
-        if self.request.duet is not None:
-            measured = self.time_duet(self.request.duet, timer)
-            if measured is not None:
-                return measured
-            self.warm_up()  # it has waited, or a graph was compiled
-        measured = self.time_alone()
-        if self.compiled is not None:
-            self.trial.extra["timed_again"] = self.compiled
-            self.warm_up()
-            measured = self.time_alone()
-        return measured
-
-    def time_alone(self) -> StepTiming:
-        """Time the step, and set `compiled`."""
-        compilation = CompilationWatch()
-        with self.phase("timing"):
-            measured = self.timings.take()
-        self.compiled = compilation.compiled()
-        return measured
-
-    def warm_up(self) -> None:
-        with self.phase("warmup"):
-            self.timings.warm_up()
-
-    def time_duet(self, request: DuetRequest, timer: timing.Timer) -> StepTiming | None:
-        """Time the step in turn with the other member of the duet. Return None if it has to be
-        timed alone."""
-        timings = self.timings
-        duet = DuetMember(self, request)
-        try:
-            with self.phase("warmup"):
-                duet.prepare(timer, timings.recent_ms, timings.has_period)
-            with self.phase(DUET_PHASE):
-                partner = duet.meet()
-            with self.phase("timing"):
-                result = duet.take(partner)
-            why_alone = result.void
-        except PartnerLostError as lost:
-            why_alone = str(lost)
-        if not request.leads:
-            with self.phase(DUET_PHASE):
-                duet.wait_for_leader()
-        self.trial.extra[DUET] = {"leads": request.leads}
-        if why_alone is not None:
-            self.trial.extra[DUET][ALONE] = why_alone
-            return None
-        return timings.result_of_duet(result, duet)
-
     # --- facts
 
     def take_facts(self) -> None:
         """Record counters, memory and processes."""
         trial, gpu = self.trial, self.watcher.gpu
-        self.counted = counters.read()
+        self.compiler_counters = counters.read()
         if self.observer.dynamo:
-            self.record_compilation(self.counted)
+            self.record_compilation()
         trial.peak_allocated_bytes, trial.peak_reserved_bytes = memory.peaks(self.device)
         trial.graph_pool_bytes = memory.graph_pool_bytes(self.device)
         processes = gpu.processes()
@@ -342,9 +271,9 @@ class RunningTrial(TrialContext):
             timer = timing.Timer(copy_inputs, self.workload.inputs.timed, self.device, rules)
             trial.input_copy_ms = statistics.median(timer.period(COPY_BUDGET_S).samples_ms)
 
-    def record_compilation(self, counted: counters.Counters) -> None:
+    def record_compilation(self) -> None:
         """Record what Dynamo and Inductor did."""
-        trial, extra = self.trial, self.trial.extra
+        trial, extra, counted = self.trial, self.trial.extra, self.compiler_counters
         trial.graph_breaks = counted.graph_breaks
         trial.recompiles = counted.recompiles
         trial.cudagraph_skips = counted.cudagraph_skips
@@ -360,7 +289,7 @@ class RunningTrial(TrialContext):
         figures."""
         trial, workload = self.trial, self.workload
         inputs = workload.inputs.timed
-        period_ms = self.measured.period_ms
+        period_ms = self.times.period_ms
         calls = 1
         if period_ms:  # long enough to average over clock changes
             calls = max(profile.CALLS, min(500, int(TRACED_MS / period_ms)))
@@ -380,7 +309,7 @@ class RunningTrial(TrialContext):
     def load(self) -> None:
         """Load the GPU if it is the bottleneck, to profile it at the same clocks as in timing."""
         calls = self.trial.calls_per_block
-        if calls is None or self.measured.waits_for_launches:
+        if calls is None or self.times.waits_for_launches:
             return
         rotation = itertools.cycle(self.workload.inputs.timed)
         timing.load(self.workload.step, rotation, calls, self.rules.load_s)
@@ -389,22 +318,22 @@ class RunningTrial(TrialContext):
         """Raise Ended with the status, unless the trial is ok.
 
         A trial is `degraded` if its step ran, but not as the name of its mode or cell promises:
-        - it compiled in both timings (`compiled`);
+        - it compiled in both timings (`StepTimer.compiled`);
         - the mode says so (`Prepared.degraded`): `bucketed-graph` has no graph for any call;
         - the workload says so (`Workload.degraded`): eager writes to an input and the mode does
           not, or a server is saturated;
         - Dynamo or Inductor says so (`Observer.degraded_reason`): nothing was compiled, Dynamo gave
           up, or something ran outside a CUDA graph.
         """
-        observer = self.observer
         if self.wrong:
             raise Ended(Status.INCORRECT, self.wrong)
-        if self.compiled:
-            raise Ended(Status.DEGRADED, f"{self.compiled}, twice: the times include compiling")
+        compiled = self.step_timer.compiled
+        if compiled:
+            raise Ended(Status.DEGRADED, f"{compiled}, twice: the times include compiling")
         reason = (
             self.prepared.degraded
             or self.workload.degraded
-            or observer.degraded_reason(self.counted, self.device)
+            or self.observer.degraded_reason(self.compiler_counters, self.device)
         )
         if reason:
             raise Ended(Status.DEGRADED, reason)

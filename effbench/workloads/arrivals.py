@@ -20,7 +20,9 @@ from typing import Any
 
 from effbench.core import streams
 from effbench.core.metrics import significant
-from effbench.measure.timing import BATCH_MS, Rules, Timer, Timing, TimingFigure, synchronizer
+from effbench.measure.rules import Rules
+from effbench.measure.samples import Timing, TimingFigure
+from effbench.measure.timing import BATCH_MS, Timer, synchronizer
 from effbench.stats.intervals import median_interval
 from effbench.workloads.stream import StreamCalls
 

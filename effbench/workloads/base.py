@@ -18,7 +18,8 @@ from torch.utils._pytree import tree_map_only
 
 from effbench.core.cell import Cell, Trial
 from effbench.measure import accuracy, flops, gradients
-from effbench.measure.timing import Timer, Timing
+from effbench.measure.samples import Timing
+from effbench.measure.timing import Timer
 from effbench.models.inputs import Args, Batch, Inputs, Kwargs, Step, make_inputs
 from effbench.models.spec import InputSpec
 from effbench.modes.base import Mode, Prepared, required

@@ -8,10 +8,10 @@ import pytest
 from test_measure_timing import CPU, INPUTS, rules
 from turned_clock import TurnedClock
 
-from effbench.core.disturbances import busy_host
 from effbench.measure import host
 from effbench.measure.host import CoreTimes, HostWatch, Reading
-from effbench.measure.timing import Rules, Timer
+from effbench.measure.rules import Rules
+from effbench.measure.timing import Timer
 
 
 class MadeUpQueue:
@@ -203,7 +203,7 @@ class TestTiming:
         assert {round(value, 3) for value in result.samples_ms} == {0.2}
         assert statistics.median(result.disturbed_ms) == pytest.approx(0.4)
         assert len(result.enqueue_ms) == len(result.samples_ms)
-        assert 0.3 < watch.disturbed_fraction < 0.8
+        assert 0.3 < watch.facts().disturbed_fraction < 0.8
 
     @pytest.mark.parametrize(
         ("changed", "seconds"),
@@ -221,75 +221,22 @@ class TestTiming:
         assert result.figure(Rules(), watch.slowdown).is_marked
 
 
-MOST_CORES = busy_host(": other processes used 60 % of the cores")
-
-
-class TestOtherProcesses:
-    def test_the_time_of_the_given_cores_counts(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(host, "STATISTICS", tmp_path / "stat")
-        monkeypatch.setattr(os, "sysconf", lambda name: 100)
-        host.STATISTICS.write_text(
-            "cpu 0 0\ncpu0 300 0 0 900 0 0 0 100 0 0\ncpu1 400 0 0 900 0 0 0 100 0 0\nintr 1\n"
-        )
-        assert host.core_times({0}) == CoreTimes(3.0, 1.0)
-        assert host.core_times({0, 1}) == CoreTimes(7.0, 2.0)
-
-    @pytest.mark.parametrize(
-        ("others", "high_ms", "single", "of_several"),
-        [
-            (0.1, 0.06, None, None),
-            (0.4, 0.06, busy_host(": other processes used 40 % of the cores"), None),
-            (0.6, 0.06, MOST_CORES, MOST_CORES),
-            (0.1, 0.15, busy_host(": its speed changed by 5.0 ×"), None),
-        ],
-        ids=["quiet", "others", "crowded", "two speeds"],
+def test_the_time_of_the_given_cores_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "STATISTICS", tmp_path / "stat")
+    monkeypatch.setattr(os, "sysconf", lambda name: 100)
+    host.STATISTICS.write_text(
+        "cpu 0 0\ncpu0 300 0 0 900 0 0 0 100 0 0\ncpu1 400 0 0 900 0 0 0 100 0 0\nintr 1\n"
     )
-    def test_a_single_trial_tolerates_less(self, others, high_ms, single, of_several):
-        """No other process of the cell can show that its times are wrong."""
-        watch = HostWatch(
-            None,
-            1.25,
-            moves=False,
-            all_threads=True,
-        )
-        watch.others_fraction = others
-        watch.readings = [0.03] * 8 + [high_ms] * 2
-        watch.calm_readings = watch.readings[5:]
-        assert watch.crowding == of_several
-        watch.is_single = True
-        assert watch.crowding == single
+    assert host.core_times({0}) == CoreTimes(3.0, 1.0)
+    assert host.core_times({0, 1}) == CoreTimes(7.0, 2.0)
 
-    @pytest.mark.parametrize(("others", "is_marked"), [(0.14, False), (0.16, True)])
-    def test_short_calls_tolerate_less(self, others, is_marked):
-        watch = HostWatch(None, 1.25, moves=False, all_threads=True)
-        watch.others_fraction = others
-        assert watch.crowding is None
-        watch.has_short_calls = True
-        assert (watch.crowding is not None) is is_marked
 
-    @pytest.mark.parametrize(
-        ("tolerance", "all_threads"), [(1.1, False), (1001.0, True)], ids=["a GPU", "not asked for"]
-    )
-    def test_crowded_cores_that_do_not_matter(self, tolerance, all_threads):
-        watch = HostWatch(
-            None,
-            tolerance,
-            moves=False,
-            all_threads=all_threads,
-        )
-        watch.others_fraction = watch.stolen_fraction = 0.6
-        assert watch.crowding is None
-
-    @pytest.mark.parametrize(
-        ("fraction", "expected"),
-        [(0.15, busy_host(": other virtual machines took 15 % of the cores' time")), (0.1, None)],
-    )
-    def test_time_that_other_virtual_machines_took(self, fraction, expected):
-        watch = HostWatch(
-            None,
-            1.1,
-            moves=False,
-            all_threads=True,
-        )
-        watch.stolen_fraction = fraction
-        assert watch.crowding == watch.theft == expected
+@pytest.mark.parametrize(
+    ("tolerance", "all_threads", "matter"),
+    [(1.1, True, True), (1.1, False, False), (1001.0, True, False)],
+    ids=["the CPU", "a GPU", "not asked for"],
+)
+def test_when_the_use_of_all_cores_matters(tolerance, all_threads, matter):
+    watch = HostWatch(None, tolerance, moves=False, all_threads=all_threads)
+    watch.works_ms = [0.05]
+    assert watch.facts().all_cores_matter is matter

@@ -9,8 +9,9 @@ import torch
 from turned_clock import TurnedClock
 
 from effbench.measure.pairs import BatchPair as Pair
-from effbench.measure.pairs import LatencySide, Pairs, TimedBatch, take_pairs
-from effbench.measure.timing import BATCH_MS, Rules, Timer
+from effbench.measure.pairs import LatencySide, Pairs, TimedBatch, ratios, take_pairs
+from effbench.measure.rules import Rules
+from effbench.measure.timing import BATCH_MS, Timer
 
 RULES = Rules(min_time_s=0.0, min_samples=20, max_samples=1000)
 #: A target that no interval reaches.
@@ -124,7 +125,7 @@ def test_enough_undisturbed_pairs_give_the_figure_and_the_others_are_kept_apart(
     figure = taken.figure(RULES)
     assert figure.median.value == pytest.approx(4.1)
     assert figure.is_marked is False
-    assert statistics.median(taken.disturbed_ratios) == pytest.approx(4.92)
+    assert statistics.median(ratios(taken.disturbed)) == pytest.approx(4.92)
 
 
 def test_a_side_that_does_not_depend_on_the_host_may_meet_disturbed_moments(clock, sides):
@@ -149,9 +150,8 @@ FEW = {
 
 @pytest.mark.parametrize(("kept", "lost", "is_marked"), FEW.values(), ids=FEW)
 def test_how_many_undisturbed_pairs_are_enough(kept, lost, is_marked):
-    undisturbed = [Pair(ratio, 1.0) for ratio in kept]
-    disturbed = [Pair(2 * ratio, 2.0) for ratio in lost]
-    figure = Pairs(undisturbed, disturbed).figure(RULES)
+    disturbed = [Pair(2 * ratio, 2.0, is_disturbed=True) for ratio in lost]
+    figure = Pairs([*disturbed, *(Pair(ratio, 1.0) for ratio in kept)]).figure(RULES)
     assert figure.is_marked is is_marked
     expected = statistics.median(kept + lost) if is_marked else kept[0]
     assert figure.median.value == pytest.approx(expected)

@@ -10,8 +10,9 @@ import torch
 from turned_clock import TurnedClock
 
 from effbench.measure import timing
-from effbench.measure.host import FEWEST_SAMPLES
-from effbench.measure.timing import Rules, Timer
+from effbench.measure.rules import FEWEST_PASSES, Rules
+from effbench.measure.samples import FEWEST_SAMPLES, Timing
+from effbench.measure.timing import Timer
 
 CPU = torch.device("cpu")
 RULES = Rules(budget_s=2.0, min_block_ms=1.0)
@@ -106,7 +107,7 @@ DISTURBED = {
 
 @pytest.mark.parametrize(("kept", "lost", "is_marked"), DISTURBED.values(), ids=DISTURBED)
 def test_a_figure_is_marked_if_too_few_samples_are_undisturbed(kept, lost, is_marked):
-    assert timing.Timing(kept, disturbed_ms=lost).figure(Rules()).is_marked is is_marked
+    assert Timing(kept, disturbed_ms=lost).figure(Rules()).is_marked is is_marked
 
 
 #: By name: samples that count, those that do not, the slowdown of the host, and the median of the
@@ -128,7 +129,7 @@ FIGURES = {
 
 @pytest.mark.parametrize(("kept", "lost", "slowdown", "expected"), FIGURES.values(), ids=FIGURES)
 def test_the_median_of_a_figure_and_its_bounds(kept, lost, slowdown, expected):
-    median = timing.Timing(kept, disturbed_ms=lost).figure(Rules(), slowdown).median
+    median = Timing(kept, disturbed_ms=lost).figure(Rules(), slowdown).median
     assert (median.value, median.low, median.high) == pytest.approx(expected)
 
 
@@ -178,7 +179,7 @@ class TestStream:
     def test_latency_is_whole_passes_in_order(self, clock):
         result = self.timer(clock.step).latency(1.0)
         passes = len(result.samples_ms) // 4
-        assert passes >= timing.FEWEST_PASSES
+        assert passes >= FEWEST_PASSES
         assert [args[0] for args, _ in clock.calls] == SIZES * passes
         assert len(result.enqueue_ms) == len(clock.calls)
         assert len(self.timer(clock.step).latency(0.0).samples_ms) == 4, "at least a pass"
@@ -211,7 +212,7 @@ def test_every_call_is_counted_for_the_energy(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *device: None)
     clock = TurnedClock(monkeypatch)
     step = clock.taking(lambda *_, **more: 0.002)
-    counted, result = [], timing.Timing()
+    counted = []
     timer = Timer(
         step,
         INPUTS,
@@ -219,7 +220,7 @@ def test_every_call_is_counted_for_the_energy(monkeypatch):
         RULES,
         SimpleNamespace(poll=counted.append),
     )
-    timing.Blocks(timer, calls=3, host=None).time(5, result)
+    result = timing.Blocks(timer, calls=3, host=None).time(5)
     assert counted[-1] == len(clock.calls) == 3 * (1 + 5)
     assert result.samples_ms == pytest.approx([2.0] * 5)
 
@@ -235,7 +236,7 @@ def test_every_call_is_counted_for_the_energy(monkeypatch):
     ids=["two speeds", "few samples", "a few outliers", "few samples that agree"],
 )
 def test_a_figure_of_several_speeds_has_their_bounds(samples, varies, bounds):
-    figure = timing.Timing(samples).figure(Rules())
+    figure = Timing(samples).figure(Rules())
     assert figure.varies == varies
     assert figure.is_marked is False
     assert (figure.median.low, figure.median.high) == bounds
@@ -249,8 +250,8 @@ class ScriptedTimer(Timer):
         self.enqueue_ms = enqueue_ms
         return self
 
-    def call(self, rotation, calls, result):
-        result.samples_ms += [next(self.singles)] * calls
+    def call(self, rotation, calls):
+        return Timing([next(self.singles)] * calls)
 
     def time_block(self, calls):
         return timing.CallBlock(calls, self.enqueue_ms, next(self.periods))

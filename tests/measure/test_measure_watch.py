@@ -26,9 +26,9 @@ def answers(sequence):
 class MadeUp(Gpu):
     """Each query gives the next of its answers, the last one for ever."""
 
-    def __init__(self, events=((),), pids=(None,), used=(None,), busy=(0,), working=(None,)):
+    def __init__(self, events=((),), pids=(set(),), used=(None,), busy=(0,), working=(None,)):
         super().__init__()
-        self.read = answers([GpuState(clocks_event_reasons=list(names)) for names in events])
+        self.state = answers([GpuState(clocks_event_reasons=list(names)) for names in events])
         self.foreign_pids = answers(pids)
         self.used_bytes = answers(used)
         self.utilization = answers(busy)
@@ -193,13 +193,17 @@ def test_polling_marks_changes_of_the_energy_counter_and_reads_the_state_less_of
     monkeypatch.setattr(watch.time, "perf_counter", lambda: now[0])
     state = GpuState(clocks_event_reasons=["hw_slowdown"])
     made = watch.GpuWatch(
-        SimpleNamespace(handle=1, ask=lambda function: next(energies), read=lambda: state)
+        SimpleNamespace(handle=1, ask=lambda function: next(energies), state=lambda: state)
     )
     for calls in range(10):
         made.poll(calls)
         now[0] += 0.025
-    assert [(mark.energy_mj, mark.calls) for mark in made.marks] == [(5, 0), (7, 3), (9, 5)]
-    assert made.readings == [state] * 2
+    assert [(change.energy_mj, change.calls) for change in made.energy_changes] == [
+        (5, 0),
+        (7, 3),
+        (9, 5),
+    ]
+    assert made.states == [state] * 2
     assert made.events == {"hw_slowdown"}
 
 
@@ -207,11 +211,11 @@ def test_energy_and_readings_of_a_busy_gpu():
     made = watch.GpuWatch(Gpu())
     # the first mark is where polling began: the counter had changed some time before
     marks = [(90, 0, 0.0), (100, 10, 0.05), (200, 60, 0.2), (300, 110, 0.5)]
-    made.marks = [watch.EnergyMark(*mark) for mark in marks]
+    made.energy_changes = [watch.EnergyChange(*mark) for mark in marks]
     assert made.energy_per_call_mj() == 2
-    made.marks.pop()
+    made.energy_changes.pop()
     assert made.energy_per_call_mj() is None, "too short"
-    made.readings = [
+    made.states = [
         GpuState(1000, 2000, 50, 100.0, ["gpu_idle"]),
         GpuState(1900, 2000, 60, None, ["sw_power_cap"]),
         GpuState(1800, None, 61, 300.0, ["sw_power_cap"]),

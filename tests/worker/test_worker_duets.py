@@ -25,7 +25,8 @@ from effbench.measure.duet import (
 from effbench.measure.host import HostFacts, HostWatch, RunQueue
 from effbench.measure.pairs import BatchPair as Pair
 from effbench.measure.pairs import Pairs
-from effbench.measure.timing import Rules, Timer
+from effbench.measure.rules import Rules
+from effbench.measure.timing import Timer
 
 RULES = Rules(
     budget_s=0.2,
@@ -83,7 +84,7 @@ def member(tmp_path):
             connection, _ = listener.accept()
             listener.close()
             partner = Partner(connection, answer_s)
-            at_end.callback(partner.close)
+            at_end.callback(connection.close)
             return partner, answers
 
         yield start
@@ -102,7 +103,6 @@ def test_they_take_turns(member):
         assert after - before >= seconds, "no call begins before the last one has ended"
     assert len(pairs.undisturbed) >= 5
     assert not pairs.disturbed
-    assert [pair.number for pair in pairs.undisturbed] == [*range(len(pairs.undisturbed))]
     assert 1.6 < pairs.figure(RULES).median.value < 2.4, "4 ms and 2 ms"
 
 
@@ -137,8 +137,7 @@ def test_a_partner_that_is_lost_ends_the_duet(member, what, answer_s, reason):
 
 
 PAIRS = Pairs(
-    [Pair(1.0, 2.0, 0), Pair(3.0, 5.0, 1), Pair(2.0, 4.1, 2), Pair(1.0, 2.2, 4)],
-    [Pair(9.0, 9.0, 3)],
+    [Pair(1.0, 2.0), Pair(3.0, 5.0), Pair(2.0, 4.1), Pair(9.0, 9.0, True), Pair(1.0, 2.2)],
 )
 
 
@@ -146,7 +145,7 @@ def test_both_members_have_the_same_ratio():
     own, other = (figure_of_member(PAIRS, RULES, leads).figure for leads in (True, False))
     leader_ms, follower_ms = own.median.value, other.median.value
     assert follower_ms / leader_ms == pytest.approx(PAIRS.figure(RULES).median.value)
-    means_ms = [math.sqrt(pair.own_ms * pair.reference_ms) for pair in PAIRS.undisturbed]
+    means_ms = [math.sqrt(pair.own_ms * pair.other_ms) for pair in PAIRS.undisturbed]
     assert math.sqrt(leader_ms * follower_ms) == pytest.approx(statistics.median(means_ms))
     assert own.median.low <= leader_ms <= own.median.high
     assert own.timing.samples_ms == [2.0, 5.0, 4.1, 2.2]
@@ -154,5 +153,5 @@ def test_both_members_have_the_same_ratio():
 
 def test_a_result_survives_the_way_to_the_partner():
     slowed = Disturbance(DisturbanceKind.CLOCKS, "clocks reduced (hw_slowdown)")
-    result = DuetResult({"latency": PAIRS}, HostFacts(0.1, None, 0.5), slowed)
+    result = DuetResult({"latency": PAIRS}, HostFacts(0.1, None, 0.5, 0.2, 0.1, True), slowed)
     assert DuetResult.from_json(result.to_json()) == result

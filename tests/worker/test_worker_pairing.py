@@ -12,9 +12,8 @@ from effbench.core.cell import Status
 from effbench.core.settings import Protocol
 from effbench.measure.host import HostWatch
 from effbench.measure.pairs import BatchPair, Pairs
-from effbench.measure.timing import Rules
+from effbench.measure.rules import Rules
 from effbench.modes.base import Mode, Prepared
-from effbench.worker import pairing
 from effbench.workloads.generation import Generation
 from effbench.workloads.stream import StreamCalls
 from effbench.workloads.training import TrainingSteps
@@ -93,13 +92,13 @@ def without_pairs(record):
 @pytest.mark.parametrize(("ratios", "is_marked"), [([1.07] * 20, False), ([1.07, 1.2] * 10, True)])
 def test_all_pairs_count_if_their_ratio_does_not_follow_the_host(ratios, is_marked):
     """As where the GPU is the bottleneck of both sides."""
-    pairs = Pairs([], [BatchPair(ratio, 1.0) for ratio in ratios])
+    pairs = Pairs([BatchPair(ratio, 1.0, is_disturbed=True) for ratio in ratios])
     host = HostWatch(None, 1.1, moves=False)
-    host.slow_readings = [1.0, 1.3] * 10
-    figure = pairing.figure_of(pairs, Rules(), host)
+    host.slow_works_ms = [1.0, 1.3] * 10
+    figure = pairs.figure(Rules(), host)
     assert figure.is_marked is is_marked
     assert figure.median.value == pytest.approx(statistics.median(ratios))
-    assert pairing.figure_of(pairs, Rules(), None).is_marked, "of the GPU"
+    assert pairs.figure(Rules()).is_marked, "nothing shows that they do not"
 
 
 def test_no_pairs_where_calls_change_a_plain_attribute():

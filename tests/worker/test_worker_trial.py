@@ -15,11 +15,12 @@ from effbench.core.errors import ConfigError
 from effbench.core.message import DEVICE_PHASE, TrialRequest
 from effbench.measure import host
 from effbench.measure.host import CoreTimes
-from effbench.measure.timing import Rules, Timing
+from effbench.measure.rules import Rules
+from effbench.measure.samples import Timing
 from effbench.modes.eager import Eager
 from effbench.run.probe import probe as probe_cells
 from effbench.worker import probe, trial
-from effbench.worker.timings import Timings
+from effbench.worker.step_timer import StepTimer
 from effbench.workloads.select import workload_of
 
 RULES = Rules(
@@ -56,7 +57,8 @@ class MadeUpTimer:
 
     def latency(self, budget_s):
         if self.host:
-            self.host.seconds = {True: 1.0 - self.busy_fraction, False: self.busy_fraction}
+            self.host.undisturbed_s = 1.0 - self.busy_fraction
+            self.host.disturbed_s = self.busy_fraction
         self.watcher.discarded += self.discarded
         return self.samples["latency"]
 
@@ -71,7 +73,7 @@ def timed(running, *args, **options):
     cell, record = running.cell, running.trial
     record.samples["warmup_ms"] = [5.2]
     workload = workload_of(cell)(cell, Eager(), nn.Identity(), record, {})
-    Timings(running, workload, timer).take().record(record)
+    StepTimer(running, workload, timer).take().record(record)
     return record
 
 
@@ -201,19 +203,17 @@ class TestMarks:
 
 
 @pytest.mark.parametrize(
-    ("device", "host_tolerance", "rounds", "tolerance", "all_threads"),
-    [("cuda", 0.25, 1, 1.25, False), ("cpu", 0.1, 2, 1.1, True), ("cpu", None, 3, 1.1, True)],
+    ("device", "host_tolerance", "tolerance", "all_threads"),
+    [("cuda", 0.25, 1.25, False), ("cpu", 0.1, 1.1, True), ("cpu", None, 1.1, True)],
 )
-def test_how_the_host_is_watched(device, host_tolerance, rounds, tolerance, all_threads):
+def test_how_the_host_is_watched(device, host_tolerance, tolerance, all_threads):
     """On the CPU all threads are watched; also without a tolerance."""
     running = trial_of(device, host_tolerance=host_tolerance)
     running.request = replace(running.request, host_ms=0.03, host_high_ms=0.07)
-    running.rules = replace(running.rules, rounds=rounds)
     with running.host_watched(matters=True, moves=False) as watch:
         assert (watch.quiet_ms, watch.usual_high_ms) == (0.03, 0.07)
         assert (watch.tolerance, watch.all_threads) == (tolerance, all_threads)
         assert not watch.waits, "without patience"
-        assert watch.is_single is (rounds == 1)
 
 
 def on_missing_gpu(uuid=None):

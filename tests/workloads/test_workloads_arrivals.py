@@ -10,7 +10,8 @@ from turned_clock import TurnedClock
 from effbench.core.streams import arrival_times
 from effbench.measure import host
 from effbench.measure.host import HostWatch
-from effbench.measure.timing import Rules, Timer
+from effbench.measure.rules import Rules
+from effbench.measure.timing import Timer
 from effbench.workloads import arrivals
 from effbench.workloads.arrivals import serve
 
@@ -124,7 +125,7 @@ def test_a_trial_is_marked_if_the_host_was_disturbed_for_most_requests(
 ):
     result, watch = served_on_a_slow_host(slow_s)
     assert result.figure(RULES, watch.slowdown).is_marked is is_marked
-    assert watch.disturbed_fraction == pytest.approx(slow_s / 4, abs=0.05)
+    assert watch.facts().disturbed_fraction == pytest.approx(slow_s / 4, abs=0.05)
 
 
 def test_the_bounds_of_a_marked_figure_hold_the_medians_of_quiet_and_slow_moments(

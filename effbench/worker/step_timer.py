@@ -1,0 +1,187 @@
+"""Time the step of a trial, alone or in a duet."""
+
+from __future__ import annotations
+
+import statistics
+
+from effbench.core.meeting import ALONE, DUET, PartnerLostError
+from effbench.core.message import DUET_PHASE, DuetRequest
+from effbench.measure import timing
+from effbench.measure.duet import DuetResult, figure_of_member
+from effbench.measure.host import HostWatch
+from effbench.measure.samples import Timing, TimingFigure
+from effbench.measure.timing import LATENCY, PERIOD, Timer
+from effbench.worker import why_marked
+from effbench.worker.context import CompilationWatch, TrialContext
+from effbench.worker.duet_member import DuetMember
+from effbench.worker.step_times import StepTimes
+from effbench.workloads.base import Workload
+
+#: Part of the timing budget that the trial's own timers may take if pairs follow.
+OWN_PART = 0.6
+
+
+class StepTimer:
+    """Times the step of a trial, alone or in a duet. `has_period`: whether back-to-back calls are
+    timed, too. `compiled`: that a graph was compiled each time that the step was timed, or None."""
+
+    def __init__(self, context: TrialContext, workload: Workload, timer: Timer) -> None:
+        self.context = context
+        self.workload = workload
+        self.timer = timer
+        self.watcher = context.watcher
+        self.rules = context.rules
+        self.has_period = context.on_cuda and workload.has_period
+        self.compiled: str | None = None
+
+    @property
+    def recent_ms(self) -> float:
+        """About how long a call takes: the median of the newest ones of the warm-up."""
+        return statistics.median(self.context.trial.samples["warmup_ms"][-10:])
+
+    def warm_up(self) -> None:
+        """Warm up and record it."""
+        with self.context.phase("warmup"):
+            warmup = self.timer.warm_up()
+        trial = self.context.trial
+        trial.warmup_calls = warmup.count
+        trial.steady = warmup.steady
+        trial.samples["warmup_ms"] = warmup.samples_ms
+
+    def time(self) -> StepTimes:
+        """Time the step, in turn with another trial if it is a member of a duet. If a graph was
+        compiled meanwhile, warm up and time it once more."""
+        duet = self.context.request.duet
+        if duet is not None:
+            times = self.time_duet(duet)
+            if times is not None:
+                return times
+            self.warm_up()  # it has waited, or a graph was compiled
+        times = self.time_alone()
+        if self.compiled is not None:
+            self.context.trial.extra["timed_again"] = self.compiled
+            self.warm_up()
+            times = self.time_alone()
+        return times
+
+    # --- alone
+
+    def time_alone(self) -> StepTimes:
+        """Time the step, and set `compiled`."""
+        compilation = CompilationWatch()
+        with self.context.phase("timing"):
+            times = self.take()
+        self.compiled = compilation.compiled()
+        return times
+
+    def take(self) -> StepTimes:
+        """Measure the latency and the period, if there is one, while watching the host and the
+        GPU."""
+        self.watcher.restart()
+        depends_on_host = self.timer.waits_for_host()
+        with self.context.host_watched(depends_on_host, moves=self.context.on_cuda) as host:
+            self.timer.host = host
+            with timing.no_garbage_collection():
+                samples = self.run_timers()
+        self.watcher.end()
+        times = self.times_of(samples, host)
+        if self.context.on_cuda:
+            times.discarded = self.watcher.discarded
+        evidence = why_marked.Evidence(
+            times,
+            samples[LATENCY].count,
+            self.recent_ms < why_marked.SHORT_MS,
+            self.workload.has_varied_calls,
+            self.rules,
+            self.watcher,
+        )
+        times.disturbance = why_marked.of_times(evidence)
+        if why_marked.has_doubtful_samples(evidence):
+            for name, figure in times.figures.items():
+                times.figures[name] = figure.down_to_fastest()
+        return times
+
+    def run_timers(self) -> dict[str, Timing]:
+        """Return the samples of each timer."""
+        budget_s = self.rules.budget_s
+        if self.context.request.baseline:
+            budget_s *= OWN_PART
+        if self.has_period:
+            budget_s /= 2
+        self.watcher.begin()
+        samples = {LATENCY: self.workload.time_latency(self.timer, budget_s)}
+        if self.has_period:
+            self.watcher.begin()
+            samples[PERIOD] = self.timer.period(budget_s)
+        return samples
+
+    def times_of(self, samples: dict[str, Timing], host: HostWatch | None) -> StepTimes:
+        """Return the figures that these samples give."""
+        slowdown = 1.0
+        if host is not None:
+            slowdown = host.slowdown
+        figures = {name: taken.figure(self.rules, slowdown) for name, taken in samples.items()}
+        times = StepTimes(figures, figures[LATENCY].timing)
+        if host is None:
+            return times
+        if times.is_marked:
+            of_all = self.regardless_of_host(samples, host)
+            if of_all is not None:
+                return of_all
+        times.host = host.facts()
+        return times
+
+    def regardless_of_host(self, samples: dict[str, Timing], host: HostWatch) -> StepTimes | None:
+        """Return the figures of all samples if the GPU is the bottleneck, so that a disturbed host
+        does not show in them, else None. The warm-up may have been too short to tell, for example
+        because the clocks were still higher."""
+        if PERIOD not in samples or self.watcher.discarded or self.workload.has_varied_calls:
+            return None
+        figures = {name: taken.all_samples().figure(self.rules) for name, taken in samples.items()}
+        times = StepTimes(figures, figures[LATENCY].timing, ignores_host=True)
+        disturbed = [taken.disturbed_ms for taken in samples.values() if taken.disturbed_ms]
+        if times.shows_host and not all(map(host.is_ignored_by, disturbed)):
+            return None
+        return times
+
+    # --- in a duet
+
+    def time_duet(self, request: DuetRequest) -> StepTimes | None:
+        """Time the step in turn with the other member of the duet. Return None if it has to be
+        timed alone."""
+        context = self.context
+        duet = DuetMember(context, request)
+        try:
+            with context.phase("warmup"):
+                duet.prepare(self.timer, self.recent_ms, self.has_period)
+            with context.phase(DUET_PHASE):
+                partner = duet.meet()
+            with context.phase("timing"):
+                result = duet.take(partner)
+            why_alone = result.void
+        except PartnerLostError as lost:
+            why_alone = str(lost)
+        if not request.leads:
+            with context.phase(DUET_PHASE):
+                duet.wait_for_leader()
+        context.trial.extra[DUET] = {"leads": request.leads}
+        if why_alone is not None:
+            context.trial.extra[DUET][ALONE] = why_alone
+            return None
+        return self.times_in_duet(result, duet)
+
+    def times_in_duet(self, result: DuetResult, duet: DuetMember) -> StepTimes:
+        """Return this member's part of what both members have found."""
+        figures: dict[str, TimingFigure] = {}
+        ratios: list[TimingFigure] = []
+        calls = Timing()
+        for name, pairs in result.pairs.items():
+            member = figure_of_member(pairs, self.rules, duet.request.leads)
+            member.figure.timing.calls_per_block = duet.step.sides[name].calls
+            figures[name] = member.figure
+            ratios.append(member.ratio)
+            if name == LATENCY:
+                calls = duet.step.latency.calls_of(pairs, member.has_all_pairs)
+        times = StepTimes(figures, calls, result.host)
+        times.disturbance = why_marked.of_duet(times, ratios, self.rules, result.disturbance)
+        return times
