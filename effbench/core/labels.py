@@ -62,7 +62,6 @@ _COVERED = frozenset(
     }
 )
 ABSENT = "—"
-_SCALARS = frozenset({type(None), str, int, float, bool})
 #: Dotted path -> value of the parameters of a cell.
 Parameters = dict[str, Hashable]
 Item = TypeVar("Item")
@@ -76,6 +75,13 @@ class LabelledResult(Result):
 
     labels: dict[str, Any]
     mode_label: str
+
+    @classmethod
+    def of(cls, result: Result, labels: dict[str, Any], mode_label: str) -> LabelledResult:
+        """Return a result with labels. The constructor would set each of 120 fields on its own."""
+        labelled = object.__new__(cls)
+        vars(labelled).update(vars(result), labels=labels, mode_label=mode_label)
+        return labelled
 
     @property
     def is_ok(self) -> bool:
@@ -97,7 +103,7 @@ class LabelledResult(Result):
     def number(self, label: str) -> float:
         """Return the number that a label has in this row; NaN if it has none."""
         try:
-            return float(self.labels.get(label, math.nan))
+            return float(self.labels[label])
         except ValueError:
             return math.nan
 
@@ -105,8 +111,8 @@ class LabelledResult(Result):
     def where(self) -> str:
         """The labels of the environment, such as `torch_version=2.13.0`; empty if there is only one
         environment."""
-        places = [name for name in self.labels if name in PLACES]
-        return " ".join(f"{name}={self.labels[name]}" for name in places)
+        places = [f"{name}={value}" for name, value in self.labels.items() if name in PLACES]
+        return " ".join(places)
 
     @property
     def name(self) -> str:
@@ -124,18 +130,15 @@ def label_rows(results: Iterable[Result]) -> list[LabelledResult]:
     sorted by model and further labels in order of first appearance, then by bs."""
     results = list(results)
     labeller = Labeller(results)
-    rows = []
-    for index, result in enumerate(results):
-        labels, mode_label = labeller.labels_of(index), labeller.modes[index]
-        rows.append(LabelledResult(**vars(result), labels=labels, mode_label=mode_label))
+    rows = list(map(LabelledResult.of, results, labeller.labels_of_rows(), labeller.modes))
     first: dict[tuple[str, Any], int] = {}
     for row in rows:
         for item in row.labels.items():
             first.setdefault(item, len(first))
 
-    def rank(row: LabelledResult) -> list[int]:
-        ranks = [first[name, value] for name, value in row.labels.items() if name != "bs"]
-        return [*ranks, row.labels["bs"]]
+    def rank(row: LabelledResult) -> tuple[list[int], int]:
+        *ranks, _ = [first[item] for item in row.labels.items()]
+        return ranks, row.bs
 
     return sorted(rows, key=rank)
 
@@ -144,10 +147,7 @@ def row_names(rows: Iterable[Identity]) -> list[str]:
     """Return a unique name for each row."""
     rows = list(rows)
     labeller = Labeller(rows)
-    names = []
-    for index, row in enumerate(rows):
-        names.append(name_of(row, labeller.labels_of(index), labeller.modes[index]))
-    return names
+    return list(map(name_of, rows, labeller.labels_of_rows(), labeller.modes))
 
 
 def cell_names(cells: Iterable[Cell]) -> dict[str, str]:
@@ -157,14 +157,12 @@ def cell_names(cells: Iterable[Cell]) -> dict[str, str]:
 
 
 def name_of(row: Identity, labels: Mapping[str, Any], mode: str) -> str:
+    """Return labels and mode on one line, without what a comparison took away."""
     words = [row.model]
     for name, value in labels.items():
-        if name not in ("model", "bs", "dtype") and value != ABSENT:
+        if name not in ("model", "dtype") and value not in (ABSENT, 0):
             words.append(f"{short_label(name)}={value}")
-    if row.bs:
-        words.append(f"bs={row.bs}")
-    words += [mode, row.dtype]
-    return " ".join(word for word in words if word)
+    return " ".join(filter(None, [*words, mode, row.dtype]))
 
 
 def swept_columns(rows: Iterable[Identity]) -> dict[str, list[Any]]:
@@ -188,7 +186,7 @@ def short_label(label: str) -> str:
 def axis_of(rows: LabelledResults) -> str:
     """Return the label for the x axis of figures: `bs`, or the label with the most numbers if only
     one bs was swept and all rows have a number."""
-    if not rows or len({row.labels["bs"] for row in rows}) > 1:
+    if len({row.bs for row in rows}) > 1:
         return "bs"
 
     def numbers(label: str) -> int:
@@ -215,89 +213,76 @@ class Labeller:
         self.labels = {"model": self._texts_of_field("model")}
         for field in FIELDS:
             texts = self._texts_of_field(field)
-            is_unusual = field == "phase" and not {"inference", ABSENT}.issuperset(texts)
-            if is_unusual or _vary(texts):
+            if _vary(texts) or (field == "phase" and "inference" not in texts):
                 self.labels[field] = texts
-        settings = self._settings()
-        self.paths = self._swept_paths()
-        for path in self.paths:
-            self.labels[_label_of(path)] = self._texts(path)
-        self.modes = self._names_of_modes(settings)
-        self.paths += sorted(set().union(*settings.values()))
+        paths = sorted(set().union(*self.params) - _COVERED)
+        self.settings = self._settings([path for path in paths if path.startswith("mode.")])
+        swept = self._swept([path for path in paths if not path.startswith("mode.")])
+        self.labels |= {_label_of(path): texts for path, texts in swept.items()}
+        modes = [row.mode for row in rows]
+        self.modes = list(map(self._name_of_mode, modes, self.params))
+        self.paths = [*swept, *sorted(set().union(*self.settings.values()))]
         for field in FALLBACKS:
             texts = self._texts_of_field(field)
             is_unique = len(set(zip(self._points(), self.modes, strict=True))) == len(rows)
             if not is_unique and _vary(texts):
                 self.labels[field] = texts
 
-    def labels_of(self, index: int) -> dict[str, Any]:
-        """Return the labels of a row, bs last."""
-        labels: dict[str, Any] = {label: texts[index] for label, texts in self.labels.items()}
-        return labels | {"bs": self.rows[index].bs}
+    def labels_of_rows(self) -> list[dict[str, Any]]:
+        """Return the labels of each row, bs last."""
+        names = [*self.labels, "bs"]
+        return [dict(zip(names, point, strict=True)) for point in self._points()]
 
     def _texts_of_field(self, field: str) -> list[str]:
         return [override_text(getattr(row, field)) or ABSENT for row in self.rows]
 
+    def _points(self, *more: Iterable[Hashable]) -> list[tuple[Hashable, ...]]:
+        """Return all labels and the batch size of each row, and what `more` holds for it."""
+        return list(zip(*self.labels.values(), [row.bs for row in self.rows], *more, strict=True))
+
+    def _settings(self, paths: Sequence[str]) -> dict[str, set[str]]:
+        """Return mode -> which of these settings vary among its rows with the same labels, except
+        bs."""
+        settings: dict[str, set[str]] = {row.mode: set() for row in self.rows}
+        first: dict[tuple[str, ...], Parameters] = {}
+        for row, params, *labels in zip(self.rows, self.params, *self.labels.values(), strict=True):
+            other = first.setdefault((row.mode, *labels), params)
+            for path in paths:
+                if params.get(path) != other.get(path):
+                    settings[row.mode].add(path)
+        return settings
+
+    def _swept(self, paths: Sequence[str]) -> dict[str, list[str]]:
+        """Return the parameters that distinguish rows beyond labels and bs, which excludes a cache
+        size that follows bs or a shape that follows a width, with the text of each row. Arguments
+        of the module are tried first, because inputs refer to them. A variable must distinguish
+        rows of one mode: it may belong to a mode."""
+        # the length of a cache follows the prompt, not the other way round
+        always = {path: self._texts(path) for path in _ALWAYS if path in paths}
+        swept: dict[str, list[str]] = {}
+        for path in sorted(paths, key=lambda path: not path.startswith("model.module.")):
+            texts = self._texts(path)
+            if not _vary(texts):  # as most; what follows is slower
+                continue
+            points = self._points(*always.values(), *swept.values())
+            if path.startswith("env."):
+                points = list(zip(points, self._texts_of_field("mode"), strict=True))
+            if len(set(zip(points, texts, strict=True))) > len(set(points)):
+                swept[path] = texts
+        return dict(sorted(swept.items())) | always
+
     def _texts(self, path: str) -> list[str]:
         return [override_text(params.get(path)) for params in self.params]
 
-    def _points(self) -> list[Hashable]:
-        """Return all labels and the batch size of each row."""
-        return list(zip(*self.labels.values(), [row.bs for row in self.rows], strict=True))
-
-    def _settings(self) -> dict[str, list[str]]:
-        """Return mode -> its settings that vary among rows with the same labels, except bs."""
-        settings: dict[str, set[str]] = {row.mode: set() for row in self.rows}
-        first: dict[tuple[str, ...], Parameters] = {}
-        for index, (row, params) in enumerate(zip(self.rows, self.params, strict=True)):
-            labels = (texts[index] for texts in self.labels.values())
-            other = first.setdefault((row.mode, *labels), params)
-            if params is other:
-                continue
-            for path in params.keys() | other.keys():
-                is_setting = path.startswith("mode.") and path not in _COVERED
-                if is_setting and params.get(path) != other.get(path):
-                    settings[row.mode].add(path)
-        return {mode: sorted(paths) for mode, paths in settings.items()}
-
-    def _swept_paths(self) -> list[str]:
-        """Return the parameters that distinguish rows beyond labels and bs, which excludes a cache
-        size that follows bs or a shape that follows a width. Arguments of the module are tried
-        first, because inputs refer to them. A variable must distinguish rows of one mode: it may
-        belong to a mode."""
-        paths = set().union(*self.params) - _COVERED
-        # the length of a cache follows the prompt, not the other way round
-        always = [path for path in _ALWAYS if path in paths]
-        points = self._points()
-        for path in always:
-            points = list(zip(points, self._texts(path), strict=True))
-        swept = []
-        for path in sorted(paths.difference(always), key=_by_origin):
-            texts = self._texts(path)
-            if path.startswith("mode.") or not _vary(texts):  # as most; what follows is slower
-                continue
-            known = points
-            if path.startswith("env."):
-                known = list(zip(points, self._texts_of_field("mode"), strict=True))
-            if len(set(zip(known, texts, strict=True))) > len(set(known)):
-                swept.append(path)
-                points = list(zip(points, texts, strict=True))
-        return [*sorted(swept), *always]
-
-    def _names_of_modes(self, settings: Mapping[str, Sequence[str]]) -> list[str]:
-        """Return the name of each row's mode with its settings that vary."""
-        names = []
-        for row, params in zip(self.rows, self.params, strict=True):
-            known = [path for path in settings[row.mode] if params.get(path) is not None]
-            texts = [
-                f"{path.removeprefix('mode.')}={override_text(params[path])}" for path in known
-            ]
-            names.append(f"{row.mode} ({', '.join(texts)})" if texts else row.mode)
-        return names
-
-
-def _by_origin(path: str) -> tuple[bool, str]:
-    return not path.startswith("model.module."), path
+    def _name_of_mode(self, mode: str, params: Parameters) -> str:
+        """Return the name of a mode with its settings that vary."""
+        settings = []
+        for path in sorted(self.settings[mode]):
+            if params.get(path) is not None:
+                settings.append(f"{path.removeprefix('mode.')}={override_text(params[path])}")
+        if not settings:
+            return mode
+        return f"{mode} ({', '.join(settings)})"
 
 
 def _label_of(path: str) -> str:
@@ -330,6 +315,11 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     return groups
 
 
+def modes_of(rows: LabelledResults) -> list[str]:
+    """Return the labels of these results' modes, in canonical order."""
+    return mode_order((row.mode_label, row.mode) for row in rows)
+
+
 def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:
     """Return the distinct names of modes, given as (name, base name), in canonical order, then by
     name."""
@@ -360,17 +350,18 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> Parameters:
     flat: Parameters = {}
     for key, item in value.items():
         path = f"{prefix}{key}"
-        if type(item) in _SCALARS:  # most values; `isinstance` is slower
-            flat[path] = item
-        elif isinstance(item, Mapping):
-            flat |= flatten(item, f"{path}.")
-        elif not isinstance(item, list):
-            flat[path] = item
-        elif item and all(isinstance(part, Mapping) and "name" in part for part in item):
-            for part in item:
-                named = flatten(part, f"{path}.{part['name']}.")
-                named.pop(f"{path}.{part['name']}.name")
-                flat |= named
+        part = _by_name(item) if isinstance(item, list) else item
+        if isinstance(part, dict):
+            flat |= flatten(part, f"{path}.")
         else:
-            flat[path] = json.dumps(item)
+            flat[path] = part
     return flat
+
+
+def _by_name(items: list[Any]) -> dict[str, Any] | str:
+    if not items or not all(isinstance(item, dict) and "name" in item for item in items):
+        return json.dumps(items)
+    named = {}
+    for item in items:
+        named[item["name"]] = {key: value for key, value in item.items() if key != "name"}
+    return named
