@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -83,7 +82,7 @@ def examine(server: ForkServer, db: str) -> dict[str, list[Finding]]:
         "software": software,
         "GPU": gpus,
         "CPU": [load()],
-        "storage": [*folders(db), *database(db)],
+        "storage": [*compile_caches(), *database(db)],
     }
 
 
@@ -94,7 +93,7 @@ def try_compiler(server: ForkServer) -> str | None:
     """Compile a sample for the CPU in the folder of compile caches. Return the error, or None."""
     try:
         parent = make_cache_folder(cache_folder(None), "XDG_CACHE_HOME")
-    except ConfigError:  # `folders` reports it
+    except ConfigError:  # `writable` reports it
         return None
     with TemporaryDirectory(prefix="doctor-", dir=parent, ignore_cleanup_errors=True) as folder:
         request = replace(SAMPLE, cache_dir=folder)
@@ -185,11 +184,8 @@ def partition(gpu: Gpu) -> Iterator[Finding]:
 
 def processes(gpu: Gpu) -> Iterator[Finding]:
     """Yield other processes on a GPU, or signs of hidden ones (outside of the container)."""
-    pids = set()
-    for kind in ("Compute", "MPSCompute", "Graphics"):
-        listed = gpu.ask(f"nvmlDeviceGet{kind}RunningProcesses") or ()
-        pids |= {process.pid for process in listed}
-    pids.discard(os.getpid())
+    listed = gpu.ask("nvmlDeviceGetComputeRunningProcesses") or ()
+    pids = {process.pid for process in listed} - {os.getpid()}
     used = gpu.used_bytes() or 0
     what = f"other processes on it: {', '.join(map(str, sorted(pids)))}"
     if not pids:
@@ -234,37 +230,32 @@ def load() -> Finding:
 # --- storage ---
 
 
-def folders(db: str) -> Iterator[Finding]:
-    """Yield the folders that are not writable. XDG_CACHE_HOME also moves the caches that
+def compile_caches() -> Iterator[Finding]:
+    """Yield a problem if they cannot be written. XDG_CACHE_HOME also moves the caches that
     executor.cache_dir leaves in the user's cache folder."""
-    used = [(cache_folder(None), "compile caches", "XDG_CACHE_HOME")]
-    with suppress(StoreError):  # `database` reports a wrong URL
-        file = sqlite_file(db)
-        if file:
-            used.append((file.parent, "the database", "db="))
-    for folder, what, setting in used:
-        existing = first_existing(folder)
-        if not (existing.is_dir() and os.access(existing, os.W_OK)):
-            yield problem(
-                f"{existing} is not a writable folder for {what}",
-                "no sweep can run",
-                f"make it writable, or choose another folder with {setting}",
-            )
+    return writable(cache_folder(None), "compile caches", "XDG_CACHE_HOME")
 
 
-def first_existing(folder: Path) -> Path:
-    """Return the folder, which the first sweep may create, or the nearest one above it."""
+def writable(folder: Path, what: str, setting: str) -> Iterator[Finding]:
+    """Yield a problem if a folder is not writable."""
     existing = folder.absolute()
-    while not os.access(existing, os.F_OK):
+    while not os.access(existing, os.F_OK):  # the first sweep may create it
         existing = existing.parent
-    return existing
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
+        yield problem(
+            f"{existing} is not a writable folder for {what}",
+            "no sweep can run",
+            f"make it writable, or choose another folder with {setting}",
+        )
 
 
 def database(db: str) -> Iterator[Finding]:
     try:
         file = sqlite_file(db)
-        if file is not None and not os.access(file, os.F_OK):
-            return  # the first sweep creates it
+        if file is not None:
+            yield from writable(file.parent, "the database", "db=")
+            if not os.access(file, os.F_OK):
+                return  # the first sweep creates it
         with Store.open(db, mode="read") as store:
             yield good(f"database {store.name}: schema up to date, sweeps: {len(store.sweeps())}")
     except StoreError as error:

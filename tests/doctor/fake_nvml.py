@@ -12,8 +12,6 @@ H200 = {
     "nvmlDeviceGetCurrentClocksEventReasons": 0x1,
     "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceGetComputeRunningProcesses": [],
-    "nvmlDeviceGetMPSComputeRunningProcesses": [],
-    "nvmlDeviceGetGraphicsRunningProcesses": [],
     "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=0),
 }
 

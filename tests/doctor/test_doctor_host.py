@@ -34,7 +34,7 @@ def here(tmp_path, monkeypatch):
 
 
 def attention(db):
-    found = [*checks.folders(db), *checks.database(db)]
+    found = [*checks.compile_caches(), *checks.database(db)]
     return [(finding.level, finding.what) for finding in found if finding.level != "good"]
 
 
