@@ -96,12 +96,7 @@ class Figure:
         """Return whether low <= figure <= high."""
         return self._compared(self, low, high)
 
-    def _compared(
-        self,
-        difference: Figure,
-        low: float,
-        high: float,
-    ) -> Statement:
+    def _compared(self, difference: Figure, low: float, high: float) -> Statement:
         """Return whether the difference is in this range, as a statement about this figure."""
         figure = replace(self, gaps=difference.gaps)
         if difference.is_missing:
@@ -115,11 +110,24 @@ class Figure:
             why = OPEN
         return Statement(None, why, figure)
 
-    def _combined(self, function: Function, other: Number) -> Figure:
-        return combine(function, self, as_figure(other))
+    def _combined(self, function: Function, number: Number) -> Figure:
+        """Return the sum, difference, product or ratio, with its extremes as bounds."""
+        other = as_figure(number)
+        gaps = gaps_of([self, other])
+        try:
+            value = function(self.value, other.value)
+        except ZeroDivisionError:
+            return missing(*gaps, UNDEFINED)
+        if function is operator.truediv and other.low <= 0 <= other.high:
+            return Figure(value, -math.inf, math.inf, gaps)
+        pairs = product((self.value, self.low, self.high), (other.value, other.low, other.high))
+        # an unknown bound times 0 is NaN
+        extremes = [x for x in starmap(function, pairs) if not math.isnan(x)]
+        low, high = min(extremes, default=math.nan), max(extremes, default=math.nan)
+        return Figure(value, low, high, gaps)
 
-    def _reversed(self, function: Function, other: Number) -> Figure:
-        return combine(function, as_figure(other), self)
+    def _reversed(self, function: Function, number: Number) -> Figure:
+        return as_figure(number)._combined(function, self)
 
     __add__ = partialmethod(_combined, operator.add)
     __radd__ = __add__
@@ -156,26 +164,6 @@ def gaps_of(figures: Iterable[Figure]) -> tuple[str, ...]:
     """Return the gaps of all figures, each once."""
     gaps = [gap for figure in figures for gap in figure.gaps]
     return tuple(dict.fromkeys(gaps))
-
-
-def combine(function: Function, a: Figure, b: Figure) -> Figure:
-    """Return the sum, difference, product or ratio of two figures, with its extremes as bounds."""
-    gaps = gaps_of([a, b])
-    try:
-        value = function(a.value, b.value)
-    except ZeroDivisionError:
-        return missing(*gaps, UNDEFINED)
-    if function is operator.truediv and b.low <= 0 <= b.high:
-        return Figure(value, -math.inf, math.inf, gaps)
-    pairs = product((a.value, a.low, a.high), (b.value, b.low, b.high))
-    # an unknown bound times 0 is NaN
-    extremes = [x for x in starmap(function, pairs) if not math.isnan(x)]
-    return Figure(
-        value,
-        min(extremes, default=math.nan),
-        max(extremes, default=math.nan),
-        gaps,
-    )
 
 
 def log(number: Number) -> Figure:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Metrics that are numbers.
-FIGURES = [name for name, metric in METRICS.items() if metric.kind in (int, float)]
+NUMBERS = [name for name, metric in METRICS.items() if metric.kind in (int, float)]
 #: Columns whose values need no name in a label.
 NAMES = ("model", "mode")
 
@@ -49,7 +49,7 @@ def frame_of(results: Sequence[Result]) -> pd.DataFrame:
         strict=True,
     ):
         parameters = {column: values.get(path) for column, path in columns.items()}
-        figures = {name: figure_of(result, name, title) for name in FIGURES}
+        figures = {name: figure_of(result, name, title) for name in NUMBERS}
         lines.append(parameters | vars(result) | figures)
     frame = pd.DataFrame(lines, dtype=object)
     frame.attrs["paths"] = columns
@@ -121,12 +121,10 @@ def by(
     order of appearance, without figures that were not measured."""
     figures = {}
     for values, part in rows.groupby(names, sort=False):
-        words = []
-        for name, value in zip(names, values, strict=True):
-            if name in NAMES:
-                words.append(value)
-            else:
-                words.append(f"{name}={value}")
+        words = [
+            value if name in NAMES else f"{name}={value}"
+            for name, value in zip(names, values, strict=True)
+        ]
         figure = function(part)
         if not figure.is_missing:
             figures[" ".join(words)] = figure
