@@ -11,7 +11,7 @@ from typing import Any
 
 from effbench.cli import options
 from effbench.core.settings import DEFAULT_DB
-from effbench.core.table import Table
+from effbench.core.table import Record, Table
 from effbench.render.claims import claims_table, entries
 from effbench.store.store import Store
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     records = entries(stored_verdicts(args.db))
-    table = claims_table(records)
+    table = claims_table(records, pages={})
     if args.format == "table":
         print_claims(table, records, args)
     else:
@@ -52,7 +52,7 @@ def stored_verdicts(db: str) -> list[dict[str, Any]]:
         return store.verdicts()
 
 
-def print_claims(table: Table, records: Sequence[dict[str, Any]], args: argparse.Namespace) -> None:
+def print_claims(table: Table, records: Sequence[Record], args: argparse.Namespace) -> None:
     """Print the table's main columns, the number of claims with each verdict, and the origin of
     shipped ones."""
     columns = [column for column in table.columns if column.key in COLUMNS]

@@ -9,7 +9,7 @@ from typing import Any
 from effbench.cli import options
 from effbench.core.cell import Result, Status
 from effbench.core.errors import UsageError
-from effbench.core.labels import cell_names, grouped, row_names
+from effbench.core.labels import cell_names, row_names
 from effbench.core.printable import count
 from effbench.core.table import Column, Table
 from effbench.core.terminal import escape, terminal
@@ -62,17 +62,17 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def print_sweeps(store: Store) -> None:
-    baselines = grouped(store.baselines(), lambda baseline: baseline.sweep_id)
+    baselines = store.baselines()
     rows = []
     for sweep in store.sweeps():
-        names = dict.fromkeys(baseline.name for baseline in baselines.get(sweep.id, ()))
+        names = [baseline.name for baseline in baselines if baseline.sweep_id == sweep.id]
         imported = ", imported" if sweep.imported_at is not None else ""
         statuses = [f"{number} {status}" for status, number in sweep.statuses.items()]
         rows.append(
             {
                 "sweep": sweep.id,
                 "name": sweep.name,
-                "baseline": ", ".join(names),
+                "baseline": ", ".join(dict.fromkeys(names)),  # one for each GPU or CPU
                 "started (UTC)": f"{sweep.started_at:%Y-%m-%d %H:%M:%S}",
                 "state": sweep.state + imported,
                 "protocol": sweep.protocol.get("name", ""),
@@ -93,8 +93,7 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
     planned = store.planned(sweep.id)
     rows = []
     for result, name in zip(results, row_names(results), strict=True):
-        status = str(result.status)
-        rows.append((result.cell_key[:12], name, result.device, status, result.trials))
+        rows.append((result.cell_key[:12], name, result.device, str(result.status), result.trials))
     names = cell_names(planned)
     missing = set(unmeasured(store, sweep, results))
     for cell in planned:

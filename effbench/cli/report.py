@@ -27,14 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from effbench.render import data  # all slow
-    from effbench.render.claims import entries
     from effbench.render.site.build import write_site
 
     out = Path(args.out or "dashboards")
     with Store.open(args.db, mode="read") as store:
         store.find_sweep("last")
         content = data.read(store, args.db, args.sweep)
-        content.claims = entries(store.verdicts())
     try:
         written = write_site(content, out)
     except OSError as error:

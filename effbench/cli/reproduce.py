@@ -151,7 +151,7 @@ def show(console: Console, done: Reproduction) -> None:
 def show_verdict(console: Console, judgement: Judgement) -> None:
     """Print the claim, its verdict, the figure with its interval, the reason, and further
     figures."""
-    claim, style = judgement.claim, STYLES[TONES[judgement.verdict]] or "none"
+    claim, style = judgement.claim, STYLES[TONES.get(judgement.verdict, "")] or "none"
     figure = ""
     if not judgement.value.is_missing:
         figure = f" · {value_text(judgement.value, claim.unit)}"

@@ -11,14 +11,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from effbench.cli import options
-from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError
+from effbench.core.errors import INTERRUPTED, NothingFoundError
 from effbench.core.labels import LabelledResults, grouped, label_rows
 from effbench.core.metrics import METRICS, Better
 from effbench.core.printable import count, listed
 from effbench.core.settings import db_option
 from effbench.core.table import markdown_text
 from effbench.core.terminal import Console, escape, terminal
-from effbench.render import marks
 from effbench.render.bottlenecks import (
     NOT_PROFILED,
     WHY_NOT_PROFILED,
@@ -27,8 +26,9 @@ from effbench.render.bottlenecks import (
     no_bottlenecks,
     reason_of,
 )
-from effbench.render.notes import notes, on_a_busy_host
+from effbench.render.marks import explain_marks
 from effbench.render.reasons import sentence
+from effbench.render.remarks import on_a_busy_host, remarks_on
 from effbench.render.summary import by_mode, modes_table
 from effbench.render.tables import FORMATS, SpeedupTable, rows_of, speedup_table
 from effbench.run.resume import resume_command
@@ -47,14 +47,15 @@ MOST_NAMES = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweep(parser)
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
         "--metric",
         choices=METRICS,
         metavar="NAME",
         help="metric to show (default: speedup, of latency and period; latency_ms if nothing has"
         f" one); one of: {', '.join(METRICS)}",
     )
-    parser.add_argument(
+    which.add_argument(
         "--why", action="store_true", help="show each cell's bottleneck and the figures behind it"
     )
     options.add_format(parser, *FORMATS)
@@ -62,12 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.why and args.metric:
-        raise UsageError("show: --why shows figures of its own; omit --metric or --why")
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
         rows = label_rows(rows_of(store, sweep))
-        remarks = notes(store, sweep, rows)
+        remarks = remarks_on(store, sweep, rows)
     if not rows:
         raise NothingFoundError(
             f"sweep {sweep.id} has no results yet; effbench ls --cells lists its planned cells"
@@ -82,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     text = table.render(args.format)
     if args.format == "markdown" and table.is_marked:
-        text += paragraphs([marks.note(rows)])
+        text += paragraphs([explain_marks(rows)])
     options.write(text, args)
     return 0
 
@@ -99,14 +98,14 @@ def write_bottlenecks(rows: LabelledResults, args: argparse.Namespace) -> None:
     if args.format in ("csv", "json"):
         options.write(table.render(args.format), args)
         return
-    lines = on_a_busy_host(rows)
+    busy = on_a_busy_host(rows)
     nothing = no_bottlenecks(rows)
     if nothing is not None:
-        options.write("\n".join([nothing, *lines]), args)
+        options.write("\n".join([nothing, *busy]), args)
         return
+    lines = [*busy, explain_marks(rows)]
     if any(reason_of(row) == NOT_PROFILED for row in rows):
-        lines = [WHY_NOT_PROFILED, *lines]
-    lines = [*lines, marks.note(rows)]
+        lines.insert(0, WHY_NOT_PROFILED)
     if args.format == "markdown":
         options.write(table.render("markdown") + paragraphs(lines), args)
         return
@@ -134,7 +133,7 @@ def show(
     if footnotes:
         console.print(escape(" · ".join(footnotes)), style="dim", highlight=False)
     if table.is_marked:
-        console.print_line(escape(marks.note(rows)), "dim")
+        console.print_line(escape(explain_marks(rows)), "dim")
     decided = [row for row in table.rows if row.winners]
     for case, of_case in grouped(decided, attrgetter("case")).items():
         console.print_line(escape(f"{case}: {sentence(of_case)}"))
@@ -149,14 +148,12 @@ def show(
 def title_of(sweep: SweepInfo, rows: LabelledResults) -> str:
     """Return the sweep, its label, its machines and its state unless it is complete, as markup."""
     facts = [sweep.label]
-    for row in rows:
-        facts.append(f"{row.gpu_name or 'CPU'}, torch {row.torch_version}")
+    facts += [f"{row.gpu_name or 'CPU'}, torch {row.torch_version}" for row in rows]
     if sweep.state != "completed":
         facts.append(sweep.state)
     name = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
-    words = [f"[bold]{escape(name)}[/]"]
-    words += [escape(fact) for fact in dict.fromkeys(facts) if fact]
-    return " · ".join(words)
+    known = [escape(fact) for fact in dict.fromkeys(facts) if fact]
+    return " · ".join([f"[bold]{escape(name)}[/]", *known])
 
 
 def about(table: SpeedupTable) -> list[str]:
@@ -181,9 +178,8 @@ def reasons(rows: LabelledResults) -> list[str]:
         lines.append(f"{listed([row.name for row in of_reason], MOST_NAMES)}: {reason}")
     unsteady = []
     for row in rows:
-        number = row.unsteady_trials
-        if row.is_ok and number:
-            unsteady.append(f"{row.name} ({number} of {row.trials})")
+        if row.is_ok and row.unsteady_trials:
+            unsteady.append(f"{row.name} ({row.unsteady_trials} of {row.trials})")
     if unsteady:
         lines.append(f"unsteady after warm-up (trials): {listed(unsteady, MOST_NAMES)}")
     return lines
@@ -198,7 +194,7 @@ def end_of_sweep(outcome: Outcome) -> int:
     with Store.open(outcome.db, mode="read") as store:
         sweep = store.find_sweep(outcome.sweep_id)
         rows = label_rows(rows_of(store, sweep))
-        remarks = notes(store, sweep, rows)
+        remarks = remarks_on(store, sweep, rows)
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
     environments = len({row.environment_id for row in rows})
@@ -228,5 +224,5 @@ def tally(rows: LabelledResults) -> str:
 
 
 def how_to_resume(outcome: Outcome) -> str:
-    db = masked_url(outcome.db)
-    return f"resume with: {resume_command(outcome.sweep_id, outcome.db, db)}"
+    command = resume_command(outcome.sweep_id, outcome.db, masked_url(outcome.db))
+    return f"resume with: {command}"

@@ -1,15 +1,15 @@
-"""Tables of commands, reports and pages. A column declares how to get its value from a row and how
-to show it; every format renders the same columns."""
+"""Tables of commands, reports and pages: columns, and rows with a value for each column. Every
+format renders the same table."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from rich import box
 from rich.table import Table as RichTable
@@ -26,39 +26,41 @@ TONES = {
     "good": "green",
     "": "",
 }
-#: Values by the keys of columns.
+#: Key of a column -> the value of a row, or a `Shown`.
 Record = Mapping[str, Any]
 #: Characters that begin Markdown or HTML -> entity.
 _ENTITIES = {character: f"&#{ord(character)};" for character in "|`*[]\\"}
-_ENTITIES |= {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_ESCAPES = str.maketrans(_ENTITIES | {"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+class Glyph(TypedDict):
+    """The colour and the character of a mode."""
+
+    color: str
+    character: str
 
 
 class Shown(NamedTuple):
     """A value and the text that displays it. `tone`: a key of TONES, or CSS classes of the site.
 
-    `sub`: further lines such as an interval, or brackets on the first. Only the site shows `link`,
-    `hint` (on hover and to screen readers) and `glyph` (colour and character before the text).
+    `details`: such as an interval; in brackets, or on the site on a second line. Only the site
+    shows `href` (a link), `hint` (on hover and to screen readers) and `glyph` (before the text).
     """
 
     value: Any
     text: str
     tone: str = ""
-    sub: str = ""
-    link: str = ""
+    details: str = ""
+    href: str = ""
     hint: str = ""
-    glyph: tuple[str, str] | None = None
+    glyph: Glyph | None = None
 
     @property
     def line(self) -> str:
-        """Return the text with its further lines in brackets."""
-        if self.sub:
-            return f"{self.text} ({self.brackets})"
+        """The text with its details in brackets."""
+        if self.details:
+            return f"{self.text} ({self.details})"
         return self.text
-
-    @property
-    def brackets(self) -> str:
-        """The further lines on one line."""
-        return self.sub.replace("\n", ", ")
 
     @property
     def rich(self) -> str:
@@ -81,27 +83,24 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """`key`: name of the value in CSV and JSON. `title`: heading of the rendered column (default:
-    the key). `value`: returns the value of a row, or a `Shown`; by default the row is a mapping
-    with this key.
+    """`key`: name of the value in rows, CSV and JSON. `title`: heading of the rendered column
+    (default: the key).
 
-    `format`: turns a value into text. `optional`: hide the column if it is empty in all rows.
-    `once`: the terminal repeats such columns only if one of them changes. On the site, `help` is a
-    tooltip, `filter` offers the values as a filter, `wide` wraps long text, and `mode` hides the
-    column with that mode.
+    `optional`: hide the column if it is empty in all rows. `once`: the terminal repeats such
+    columns, which come first, only if one of them changes. On the site, `help` is a tooltip,
+    `filter` offers the values as a filter, `wide` wraps long text, and `mode` hides the column with
+    that mode.
     """
 
     key: str
     title: str | None = None
     numeric: bool = False
-    format: Callable[[Any], str] | None = None
     optional: bool = False
     help: str | None = None
     filter: bool = False
     wide: bool = False
     mode: str | None = None
     once: bool = False
-    value: Callable[[Any], Any] | None = None
 
     @property
     def heading(self) -> str:
@@ -109,28 +108,19 @@ class Column:
             return self.key
         return self.title
 
-    def of(self, row: Any) -> Any:
-        """Return the value of a row, or a `Shown`."""
-        if self.value is None:
-            return row.get(self.key)
-        return self.value(row)
-
-    def shown(self, row: Any) -> Shown:
-        value = self.of(row)
+    def shown(self, row: Record) -> Shown:
+        value = row.get(self.key)
         if isinstance(value, Shown):
             return value
-        if self.format is not None:
-            return Shown(value, self.format(value))
         return Shown(value, "" if value is None else str(value))
 
 
 @dataclass(frozen=True)
 class Table:
-    """`rows`: what the columns get their values from. `data`: records for CSV and JSON, if they
-    differ from the columns. `caption`: for the site."""
+    """`data`: records for CSV and JSON, if they differ from the rows. `caption`: for the site."""
 
     columns: Sequence[Column]
-    rows: Sequence[Any]
+    rows: Sequence[Record]
     data: Sequence[Record] | None = None
     caption: str = ""
 
@@ -172,22 +162,17 @@ class Table:
         for column in self.used:
             justify: Literal["left", "right"] = "right" if column.numeric else "left"
             drawn.add_column(escape(column.heading), justify=justify, overflow="fold")
+        labels = sum(column.once for column in self.used)
         before: list[Shown] = []
         for cells in self.cells:
             if lines and before and cells[0] != before[0]:
                 drawn.add_section()
-            drawn.add_row(*self._texts(cells, before))
+            texts = [shown.rich for shown in cells]
+            if cells[:labels] == before[:labels]:
+                texts[:labels] = [""] * labels
+            drawn.add_row(*texts)
             before = cells
         return drawn
-
-    def _texts(self, cells: Sequence[Shown], before: Sequence[Shown]) -> list[str]:
-        """Return the markup of a row. Labels that are all those of the row before are left out."""
-        texts = [shown.rich for shown in cells]
-        labels = [index for index, column in enumerate(self.used) if column.once]
-        if before and all(cells[index] == before[index] for index in labels):
-            for index in labels:
-                texts[index] = ""
-        return texts
 
     def _markdown(self) -> str:
         lines = [
@@ -198,10 +183,10 @@ class Table:
             lines.append([shown.markdown for shown in cells])
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> Sequence[Record]:
         """Return the exact values of each row, as in CSV and JSON."""
         if self.data is not None:
-            return [dict(row) for row in self.data]
+            return self.data
         records = []
         for row in self.rows:
             records.append({column.key: column.shown(row).value for column in self.columns})
@@ -210,11 +195,10 @@ class Table:
     def _csv(self) -> str:
         records = self.records()
         out = io.StringIO()
-        keys = list(records[0]) if records else [column.key for column in self.columns]
-        writer = csv.DictWriter(out, keys, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(records[0] if records else [column.key for column in self.columns])
         for record in records:
-            writer.writerow({key: _csv_text(value) for key, value in record.items()})
+            writer.writerow(map(_csv_text, record.values()))
         return out.getvalue()
 
 
@@ -233,4 +217,4 @@ def as_json(data: Any) -> str:
 def markdown_text(text: object) -> str:
     """Return untrusted text escaped for a Markdown table: it cannot end the cell or start HTML,
     code, emphasis, a link or an image."""
-    return "".join(_ENTITIES.get(character, character) for character in one_line(text))
+    return one_line(text).translate(_ESCAPES)

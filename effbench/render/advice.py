@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from effbench.analysis.advice import Candidate, Recommendation
 from effbench.core.metrics import METRICS, SPEEDUPS
-from effbench.core.table import Column, Shown, Table
+from effbench.core.table import Column, Record, Shown, Table
 from effbench.render.marks import Estimate
 from effbench.render.reasons import reason_of
 
-milliseconds = METRICS["latency_ms"].format
 MEASURE_AGAIN = "measure again when the machine is quiet"
 
 
@@ -95,41 +92,46 @@ def because(advice: Recommendation) -> str:
 def modes_table(advice: Recommendation) -> Table:
     """Return a table of the modes, the best first."""
     question = advice.question
-
-    def estimate(candidate: Candidate, metric: str) -> Shown:
-        return Estimate.of(candidate.result, metric).shown
-
-    def speedup(candidate: Candidate, metric: str) -> Shown:
-        return estimate(candidate, metric)._replace(sub="")
-
-    def preparation(candidate: Candidate) -> Shown:
-        text = seconds(candidate.prepare_s)
-        if candidate.is_warm:
-            text += " (warm)"
-        return Shown(candidate.prepare_s, text)
-
-    call = partial(estimate, metric=question.time)
     columns = [
-        Column("mode", value=attrgetter("mode")),
-        Column("call_ms", f"{question.quantity} per call", numeric=True, value=call),
+        Column("mode"),
+        Column("call_ms", f"{question.quantity} per call", numeric=True),
     ]
     if question.calls:
         title = f"per call with preparation ({question.calls:,} calls)"
-        score = attrgetter("score_ms")
-        columns.append(Column("score_ms", title, numeric=True, format=milliseconds, value=score))
+        columns.append(Column("score_ms", title, numeric=True))
     for metric in SPEEDUPS:
-        value = partial(speedup, metric=metric)
-        title = METRICS[metric].title
-        columns.append(Column(metric, title, numeric=True, optional=True, value=value))
-    calls, memory = METRICS["break_even_calls"].format, METRICS["peak_reserved_bytes"].format
-    pays_back, reserved = advice.break_even, attrgetter("result.peak_reserved_bytes")
+        columns.append(Column(metric, METRICS[metric].title, numeric=True, optional=True))
     columns += [
-        Column("prepare_s", "preparation", numeric=True, value=preparation),
-        Column("break_even", "pays back after", numeric=True, format=calls, value=pays_back),
-        Column("memory_bytes", "memory", numeric=True, format=memory, value=reserved),
-        Column("trials", "rounds", numeric=True, value=attrgetter("result.trials")),
+        Column("prepare_s", "preparation", numeric=True),
+        Column("break_even", "pays back after", numeric=True),
+        Column("memory_bytes", "memory", numeric=True),
+        Column("trials", "rounds", numeric=True),
     ]
-    return Table(columns, advice.ranked)
+    return Table(columns, [row_of(advice, candidate) for candidate in advice.ranked])
+
+
+def row_of(advice: Recommendation, candidate: Candidate) -> Record:
+    """Return a row of the table of modes."""
+    result = candidate.result
+    preparation = seconds(candidate.prepare_s)
+    if candidate.is_warm:
+        preparation += " (warm)"
+    speedups = {metric: Estimate.of(result, metric).shown for metric in SPEEDUPS}
+    return {
+        "mode": candidate.mode,
+        "call_ms": Estimate.of(result, advice.question.time).shown,
+        "score_ms": formatted("latency_ms", candidate.score_ms),
+        **{metric: speedup._replace(details="") for metric, speedup in speedups.items()},
+        "prepare_s": Shown(candidate.prepare_s, preparation),
+        "break_even": formatted("break_even_calls", advice.break_even(candidate)),
+        "memory_bytes": formatted("peak_reserved_bytes", result.peak_reserved_bytes),
+        "trials": result.trials,
+    }
+
+
+def formatted(metric: str, value: float | None) -> Shown:
+    """Return a value in the format of a metric."""
+    return Shown(value, METRICS[metric].format(value))
 
 
 def seconds(value: float) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from effbench.core.labels import ABSENT, LabelledResult, LabelledResults
 from effbench.core.metrics import METRICS, SPEEDUPS
-from effbench.core.table import Column, Shown, Table
+from effbench.core.table import Column, Record, Shown, Table
 from effbench.render.marks import Estimate
-from effbench.render.tables import NO_REASON, TIMES, label_columns
+from effbench.render.tables import NO_REASON, label_columns
 from effbench.store.bottleneck import why
 
 NOT_PROFILED = "not profiled"
@@ -22,10 +20,10 @@ WHY_NOT_PROFILED = (
 #: Stands for the table of bottlenecks if all cells ran on a CPU.
 NEEDS_GPU = "bottlenecks need a GPU"
 #: Columns with times.
-TIMED = (*TIMES, "gpu_busy_ms")
+TIMED = (*SPEEDUPS.values(), "gpu_busy_ms")
 #: Columns of CSV and JSON between those that name the cell and the reason.
-FIGURES = (
-    *TIMES,
+RECORDED = (
+    *SPEEDUPS.values(),
     *SPEEDUPS,
     "gpu_busy_ms",
     "enqueue_ms",
@@ -50,29 +48,28 @@ def bottleneck_columns(rows: LabelledResults) -> list[Column]:
     columns = []
     for name in TIMED:
         if any(row.value(name) is not None for row in rows):
-            value = partial(shown_time, name=name)
-            columns.append(Column(name, METRICS[name].title, numeric=True, value=value))
+            columns.append(Column(name, METRICS[name].title, numeric=True))
     if no_bottlenecks(rows) == NEEDS_GPU:
-        return [*columns, Column("why", wide=True, optional=True, value=failure_of)]
-    return [
-        *columns,
-        Column("bound", filter=True, format=lambda bound: bound or ABSENT, value=bound_of),
-        Column("why", wide=True, value=reason_of),
-    ]
+        return [*columns, Column("failure", "why", wide=True, optional=True)]
+    return [*columns, Column("bound", filter=True), Column("why", wide=True)]
+
+
+def bottleneck_of(row: LabelledResult) -> Record:
+    """Return what `bottleneck_columns` show of a result. Failed ones have no times."""
+    bound = row.bound if row.is_ok else None
+    return {
+        **{name: shown_time(row, name) for name in TIMED},
+        "failure": failure_of(row),
+        "bound": Shown(bound, bound or ABSENT),
+        "why": reason_of(row),
+    }
 
 
 def shown_time(row: LabelledResult, name: str) -> Shown:
-    """Return a time of a result. Failed results have none."""
     time = Estimate.of(row, name)
     if not row.status.is_measured or time.value is None:
         return Shown(None, ABSENT)
     return Shown(time.value, time.text, time.tone, hint=time.disturbance or "")
-
-
-def bound_of(row: LabelledResult) -> str | None:
-    if not row.is_ok:
-        return None
-    return row.bound
 
 
 def failure_of(row: LabelledResult) -> str:
@@ -89,12 +86,9 @@ def reason_of(row: LabelledResult) -> str:
 
 def bottleneck_table(rows: LabelledResults) -> Table:
     """Return each cell's bottleneck and the figures behind it."""
-    columns = [
-        *label_columns(rows),
-        Column("mode", value=attrgetter("mode_label")),
-        *bottleneck_columns(rows),
-    ]
-    return Table(columns, rows, [record(row) for row in rows])
+    columns = [*label_columns(rows[0].labels), Column("mode"), *bottleneck_columns(rows)]
+    shown = [{**row.labels, "mode": row.mode_label, **bottleneck_of(row)} for row in rows]
+    return Table(columns, shown, [record(row) for row in rows])
 
 
 def record(row: LabelledResult) -> dict[str, Any]:
@@ -103,7 +97,7 @@ def record(row: LabelledResult) -> dict[str, Any]:
         **{name: str(value) for name, value in row.labels.items()},
         "mode": row.mode_label,
         "status": row.status,
-        **{name: row.value(name) for name in FIGURES},
+        **{name: row.value(name) for name in RECORDED},
         "bound": row.bound,
         "why": reason_of(row),
         "marked": bool(row.marked),

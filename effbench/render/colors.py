@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from effbench.core.table import Glyph
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,6 @@ class ModeStyle:
     symbol: str
     dash: str
     glyph: str
-
-
-class Glyph(NamedTuple):
-    """The colour and the character of a mode, for HTML."""
-
-    color: str
-    character: str
 
 
 STYLES: dict[str, ModeStyle] = {
@@ -64,4 +58,4 @@ def style_of(mode: str) -> ModeStyle:
 def glyph_of(mode: str) -> Glyph:
     """Return the colour and the character of a mode."""
     style = style_of(mode)
-    return Glyph(style.color, style.glyph)
+    return Glyph(color=style.color, character=style.glyph)

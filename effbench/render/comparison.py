@@ -25,7 +25,7 @@ from effbench.analysis.verdicts import (
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS, percent, ratio_text
 from effbench.core.printable import count, listed, one_line, printable
-from effbench.core.table import Column, Shown, Table, as_json
+from effbench.core.table import Column, Record, Shown, Table, as_json
 from effbench.core.terminal import Console, escape
 from effbench.render.marks import signed
 
@@ -57,41 +57,50 @@ MORE = {Verdict.SLOWER: "more", Verdict.FASTER: "less"}
 def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
     """Return changes as a table; CSV and JSON have the columns COLUMNS. `cell_page`: page that
     cells link to."""
-
-    def verdict(change: Change) -> Shown:
-        sign, tone = SIGNS[change.verdict]
-        text = f"{sign} {word_of(change)}"
-        if change.ignored:
-            text += " (ignored)"
-        if cell_page:
-            tone += " nowrap"
-        return Shown(change.verdict, text, tone)
-
-    def cell(change: Change) -> Shown:
-        name = one_line(change.name)
-        if not cell_page or change.verdict is Verdict.MISSING:
-            return Shown(name, name)
-        return Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}")
-
-    def detectable(change: Change) -> str:
-        slowdown = change.smallest_slowdown
-        if slowdown is None:
-            return ""
-        if slowdown < 10:
-            return f"≥ {percent(slowdown)}"
-        return percent(slowdown)
-
     columns = [
-        Column("verdict", value=verdict),
-        Column("cell", wide=not cell_page, value=cell),
-        Column("metric", value=attrgetter("metric")),
-        Column("before", numeric=True, optional=True, value=before_text),
-        Column("after", numeric=True, optional=True, value=after_text),
-        Column("ratio", "after ÷ before (95 %)", numeric=True, optional=True, value=ratio),
-        Column("detectable", numeric=True, optional=True, value=detectable),
-        Column("why", optional=True, wide=True, value=why),
+        Column("verdict"),
+        Column("cell", wide=not cell_page),
+        Column("metric"),
+        Column("before", numeric=True, optional=True),
+        Column("after", numeric=True, optional=True),
+        Column("ratio", "after ÷ before (95 %)", numeric=True, optional=True),
+        Column("detectable", numeric=True, optional=True),
+        Column("why", optional=True, wide=True),
     ]
-    return Table(columns, changes, [record(change) for change in changes])
+    rows = [row_of(change, cell_page) for change in changes]
+    return Table(columns, rows, [record(change) for change in changes])
+
+
+def row_of(change: Change, cell_page: str) -> Record:
+    """Return a row of the table."""
+    sign, tone = SIGNS[change.verdict]
+    verdict = f"{sign} {word_of(change)}"
+    if change.ignored:
+        verdict += " (ignored)"
+    cell = Shown(change.name, one_line(change.name))
+    if cell_page:
+        tone += " nowrap"
+        if change.verdict is not Verdict.MISSING:
+            cell = cell._replace(tone="name linked", href=f"{cell_page}#cell={change.key}")
+    return {
+        "verdict": Shown(change.verdict, verdict, tone),
+        "cell": cell,
+        "metric": change.metric,
+        "before": before_text(change),
+        "after": after_text(change),
+        "ratio": ratio(change),
+        "detectable": detectable(change.smallest_slowdown),
+        "why": one_line(change.reason or ""),
+    }
+
+
+def detectable(slowdown: float | None) -> str:
+    """Return the smallest slowdown that a test detects."""
+    if slowdown is None:
+        return ""
+    if slowdown < 10:
+        return f"≥ {percent(slowdown)}"
+    return percent(slowdown)
 
 
 def word_of(change: Change) -> str:
@@ -122,10 +131,6 @@ def ratio(change: Change) -> str:
     return ratio_text(change.ratio, change.low, change.high)
 
 
-def why(change: Change) -> str:
-    return one_line(change.reason or "")
-
-
 # --- lines ---
 
 
@@ -136,7 +141,7 @@ def sentence(change: Change) -> str:
         figures = f"{before_text(change)} → {after_text(change)}, {ratio(change)}"
         parts.append(figures.rstrip(", "))
     if change.reason:
-        parts.append(why(change))
+        parts.append(one_line(change.reason))
     return ": ".join(parts)
 
 
@@ -236,7 +241,7 @@ class Document:
         check are failures. Ambiguous rows, cells without figures on both sides and unchecked
         hardware are skipped tests with a reason."""
         compared = self.compared
-        measured = compared.judged | compared.unjudged.keys()
+        measured = compared.measured
         root = ElementTree.Element("testsuites", name="effbench")
         for name, changes in grouped(compared.changes, attrgetter("name")).items():
             suite = ElementTree.SubElement(root, "testsuite", name=printable(name))
@@ -274,10 +279,9 @@ class Document:
     def fields(self) -> dict[str, Any]:
         """Return sides, differences, modes and rows; docs/reference/api.md lists the fields."""
         compared = self.compared
-        modes = []
-        for line in compared.modes:
-            fields = dict(vars(line))
-            modes.append(fields | {"ci_low": fields.pop("low"), "ci_high": fields.pop("high")})
+        modes = [dict(vars(line)) for line in compared.modes]
+        for mode in modes:
+            mode |= {"ci_low": mode.pop("low"), "ci_high": mode.pop("high")}
         return {
             "before": side_fields(compared.before),
             "after": side_fields(compared.after),
@@ -288,7 +292,7 @@ class Document:
             "counts": self.numbers,
             "modes": modes,
             "notes": compared.notes,
-            "changes": [record(change) for change in self.compared.changes],
+            "changes": [record(change) for change in compared.changes],
         }
 
 
@@ -329,20 +333,14 @@ class CheckDocument(Document):
 
     def fields(self) -> dict[str, Any]:
         compared = self.compared
-        failing = []
-        for row in compared.failing:
-            failing.append({"cell_key": row.key, "metric": row.metric})
         unjudged = []
         for row in compared.unjudged.values():
             unjudged.append({"cell_key": row.key, "cell": row.name, "reason": row.disturbance})
-        measure_again = None
-        if unjudged:
-            measure_again = self.again
         return super().fields() | {
             "baseline": self.baseline,
             "passed": compared.passed,
-            "failing": failing,
+            "failing": [{"cell_key": row.key, "metric": row.metric} for row in compared.failing],
             "unchecked": compared.unchecked,
             "unjudged": unjudged,
-            "measure_again": measure_again,
+            "measure_again": self.again if unjudged else None,
         }

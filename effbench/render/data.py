@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from effbench.analysis.compare import Compared, compare_sweeps
 from effbench.analysis.history import History
@@ -18,6 +17,8 @@ from effbench.core.cell import Result, StoredEnvironment, digest
 from effbench.core.errors import EffbenchError, NothingFoundError
 from effbench.core.labels import LabelledResult, grouped, label_rows
 from effbench.core.settings import quoted
+from effbench.core.table import Record
+from effbench.render.claims import entries
 from effbench.render.tables import SpeedupTable, rows_of, speedup_table, unmeasured
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo, is_rerun, recorded_here_first
@@ -30,10 +31,6 @@ MOST_SWEEPS = 50
 #: Most results of the history per sweep of the report, so that it does not take longer the larger a
 #: database grows.
 MOST_RESULTS = 25_000
-
-
-#: Columns of a sweep, an environment or a claim -> values.
-Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -83,11 +80,7 @@ class DeviceSweep:
 
     @cached_property
     def speedups(self) -> SpeedupTable:
-        return speedup_table(self.labelled, "speedup", self.baseline_mode)
-
-    @property
-    def baseline_mode(self) -> str:
-        return self.sweep.baseline_mode
+        return speedup_table(self.labelled, "speedup", self.sweep.baseline_mode)
 
     @property
     def name(self) -> str:
@@ -99,10 +92,6 @@ class DeviceSweep:
         name = f"{self.hardware} {self.sweep.id}"
         readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
         return f"{readable}-{digest([self.hardware, self.sweep.id])[:6]}"
-
-    def without_results(self) -> DeviceSweep:
-        """Return what links to its pages need."""
-        return DeviceSweep(self.sweep, self.hardware, (), self.environments)
 
     def trials(self) -> Iterator[SampledTrial]:
         """Yield the trials by cell key and environment; none without a database."""
@@ -131,7 +120,7 @@ class ReportData:
 
     database: str
     device_sweeps: Sequence[DeviceSweep]
-    claims: Sequence[Facts] = ()
+    claims: Sequence[Record] = ()
     history: History | None = None
     sweeps: Sequence[SweepInfo] = ()
     omitted: int = 0
@@ -152,40 +141,37 @@ class ReportData:
 
 def read(store: Store, database: str, references: Sequence[str] = ()) -> ReportData:
     """Read the results of the referenced sweeps, by default of the newest of each hardware, their
-    changes, and the history (with `references`, of their hardware); without `references` also
-    which other sweeps the site includes."""
+    changes, the claims, and the history (with `references`, of their hardware); without
+    `references` also which other sweeps the site includes."""
     infos = store.sweeps()
-    device_sweeps = chosen(store, infos, database, references)
-    data = ReportData(database, device_sweeps)
     environments = store.environments()
     ids = []
     if references:
-        hardware = {device_sweep.hardware for device_sweep in device_sweeps}
+        data = ReportData(database, chosen(store, database, references))
+        hardware = {device_sweep.hardware for device_sweep in data.device_sweeps}
         ids = [known.id for known in environments if known.hardware in hardware]
     else:
+        data = ReportData(database, newest(store, infos, database))
         shown = [info for info in infos if _is_shown(info)]
         data.sweeps = shown[:MOST_SWEEPS]
         data.omitted = len(shown) - len(data.sweeps)
-    most = MOST_RESULTS * len(device_sweeps)
+    data.claims = entries(store.verdicts())
+    most = MOST_RESULTS * len(data.device_sweeps)
     data.history = read_history(store, environment_ids=ids, most=most)
-    for device_sweep in device_sweeps:
+    for device_sweep in data.device_sweeps:
         device_sweep.changes = read_changes(store, device_sweep, environments)
     return data
 
 
-def chosen(
-    store: Store, infos: Sequence[SweepInfo], database: str, references: Sequence[str]
-) -> list[DeviceSweep]:
-    """Return the device sweeps of the referenced sweeps, by default of the newest ones."""
-    by_id = {info.id: info for info in infos}
-    if not references:
-        return newest(store, infos, database)
+def chosen(store: Store, database: str, references: Sequence[str]) -> list[DeviceSweep]:
+    """Return the device sweeps of the referenced sweeps."""
+    infos = {info.id: info for info in map(store.find_sweep, references)}
     selected = []
-    for sweep_id in dict.fromkeys(store.find_sweep(reference).id for reference in references):
-        device_sweeps = device_sweeps_of(store, by_id[sweep_id], database)
+    for info in infos.values():
+        device_sweeps = device_sweeps_of(store, info, database)
         if not device_sweeps:
             raise NothingFoundError(
-                f"sweep {sweep_id} has no results yet; effbench ls --cells lists its planned cells"
+                f"sweep {info.id} has no results yet; effbench ls --cells lists its planned cells"
             )
         selected += device_sweeps
     return selected

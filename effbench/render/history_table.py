@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any
 
 from effbench.analysis.history import History, HistoryChange, Track
@@ -11,7 +10,7 @@ from effbench.core.cell import digest
 from effbench.core.labels import ABSENT
 from effbench.core.metrics import METRICS, ratio_text
 from effbench.core.printable import count, one_line
-from effbench.core.table import Column, Shown, Table, as_json
+from effbench.core.table import Column, Record, Shown, Table, as_json
 from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
 
 #: Longest label and longest other text of a table, in characters; JSON and CSV do not shorten
@@ -112,61 +111,53 @@ def line_id(track: Track) -> str:
 
 def changes_table(past: History, most: int | None = None) -> Table:
     """Return a table with one row per change, at most this many."""
-
-    def cell(change: HistoryChange) -> Shown:
-        link = f"#series={line_id(change.track)}.{change.metric}"
-        name = one_line(past.names[change.track.cell_key])
-        return Shown(None, name, "name", link=link, hint="show its series")
-
-    def first_after(change: HistoryChange) -> Shown:
-        after, sweep_id = sweep_text(past, change.after.at), past.sweeps[change.after.at].id
-        details = f"after {sweep_text(past, change.before.at)}"
-        if after != sweep_id:
-            details = f"{sweep_id}, {details}"
-        return Shown(change.after.at, after, sub=details)
-
     columns = [
-        Column("change", filter=True, value=word),
-        Column("cell", value=cell),
-        Column("metric", filter=True, value=attrgetter("metric")),
-        Column("after ÷ before", numeric=True, help="with its 95 % interval", value=ratio),
-        Column("levels", help="before and after", value=levels),
-        Column(
-            "first sweep after", help="with the last sweep before the change", value=first_after
-        ),
-        Column(
-            "state",
-            filter=True,
-            help="open: worse, and the last change of its series",
-            value=attrgetter("state"),
-        ),
-        Column("notes", wide=True, optional=True, value=notes_text),
+        Column("change", filter=True),
+        Column("cell"),
+        Column("metric", filter=True),
+        Column("ratio", "after ÷ before", numeric=True, help="with its 95 % interval"),
+        Column("levels", help="before and after"),
+        Column("after", "first sweep after", help="with the last sweep before the change"),
+        Column("state", filter=True, help="open: worse, and the last change of its series"),
+        Column("notes", wide=True, optional=True),
     ]
     if past.has_several_places:
-        columns.insert(2, Column("hardware", filter=True, value=attrgetter("track.place")))
-    return Table(columns, past.changes[:most])
+        columns.insert(2, Column("hardware", filter=True))
+    return Table(columns, [row_of(past, change) for change in past.changes[:most]])
 
 
-def word(change: HistoryChange) -> Shown:
-    if not change.is_worse:
-        return Shown(None, f"▼ {change.word}", "good")
-    tone = ""
+def row_of(past: History, change: HistoryChange) -> Record:
+    """Return a row of the table of changes."""
+    sign, tone = "▼", "good"
+    if change.is_worse:
+        sign, tone = "▲", ""
     if change.is_open:
         tone = "status"
-    return Shown(None, f"▲ {change.word}", tone)
-
-
-def ratio(change: HistoryChange) -> Shown:
-    if change.ratio is None:
-        return Shown(None, ABSENT)
-    return Shown(change.ratio.value, text_of_ratio(change))
-
-
-def levels(change: HistoryChange) -> Shown:
+    ratio = change.ratio.value if change.ratio else None
     old, new = change.old, change.new
     if change.metric != STATUS:
         old, new = map(METRICS[change.metric].format, (old, new))
-    return Shown(None, f"{old} → {new}", "nowrap")
+    after, sweep_id = sweep_text(past, change.after.at), past.sweeps[change.after.at].id
+    details = f"after {sweep_text(past, change.before.at)}"
+    if after != sweep_id:
+        details = f"{sweep_id}, {details}"
+    return {
+        "change": Shown(None, f"{sign} {change.word}", tone),
+        "cell": Shown(
+            None,
+            one_line(past.names[change.track.cell_key]),
+            "name",
+            href=f"#series={line_id(change.track)}.{change.metric}",
+            hint="show its series",
+        ),
+        "hardware": change.track.place,
+        "metric": change.metric,
+        "ratio": Shown(ratio, text_of_ratio(change) or ABSENT),
+        "levels": Shown(None, f"{old} → {new}", "nowrap"),
+        "after": Shown(change.after.at, after, details=details),
+        "state": change.state,
+        "notes": notes_text(change),
+    }
 
 
 # --- formats ---

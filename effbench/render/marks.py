@@ -1,5 +1,5 @@
 """How is a metric of a result written? With its unit, its 95 % interval, and `~` if a disturbed
-host or GPU affected it; a note explains marks once per output."""
+host or GPU affected it; a line explains marks once per output."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from effbench.core.table import Shown
 SIGN = "~"
 #: Follows a speedup whose interval includes 1.
 NOT_SIGNIFICANT = "n.s."
-#: Cells that the note names before it counts the others.
+#: Cells that this line names before it counts the others.
 MOST_CELLS = 3
 #: What to do about marks, by device.
 ON_CPU = "Close other programs, set threads=1 or use a quieter machine, then run the sweep again"
 ON_GPU = (
     "Free the GPU and its host (effbench doctor lists what disturbs them), then run the sweep again"
 )
-UNNAMED_DISTURBANCE = "host or GPU disturbed"
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def signed(text: str, marked: bool) -> str:
     return text
 
 
-def note(rows: LabelledResults) -> str:
+def explain_marks(rows: LabelledResults) -> str:
     """Return the line that explains the marks of these results: which cells, how disturbed, and
     what to do. Return an empty text if none is marked."""
     reasons = {}

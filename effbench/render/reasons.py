@@ -18,7 +18,7 @@ def reason(row: SpeedupRow) -> str:
     """Return why the winners of a row win (see `reason_of`)."""
     base = None
     for figure in row.cells.values():
-        if figure.is_baseline and figure.result.is_ok:
+        if figure.result.is_baseline and figure.result.is_ok:
             base = figure.result
     return reason_of(base, [row.cells[mode].result for mode in row.winners], row.metric)
 

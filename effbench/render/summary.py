@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from statistics import geometric_mean, median
 from typing import TYPE_CHECKING
 
 from effbench.analysis.winners import log_of
-from effbench.core.cell import SEVERITY, Result, Status
+from effbench.core.cell import Result, Status
 from effbench.core.environments import SOFTWARE
-from effbench.core.labels import LabelledResult, LabelledResults, grouped, mode_order
+from effbench.core.labels import LabelledResult, LabelledResults, grouped, modes_of
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
 from effbench.core.printable import count
 from effbench.core.table import Column, Shown, Table
@@ -47,27 +46,12 @@ def count_statuses(rows: Iterable[LabelledResult]) -> dict[Status, int]:
     return {status: counts[status] for status in Status if status in counts}
 
 
-def not_ok(statuses: Mapping[Status, int]) -> str:
-    """Return `1 oom, 2 degraded`; an empty text if all results are ok."""
-    return ", ".join(f"{number} {name}" for name, number in statuses.items() if name != Status.OK)
-
-
-def worst_first(rows: Iterable[LabelledResult]) -> list[LabelledResult]:
-    """Return the results that are not ok, the worst status first."""
-    bad = [row for row in rows if not row.is_ok]
-    return sorted(bad, key=lambda row: SEVERITY.index(row.status))
-
-
 # --- the conclusion ---
 
 
 def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
     """Return the conclusion for each metric of the table: the mode that wins most of the points
     (model × batch size) with several ok modes, and its mean speedup."""
-    if not any(figure.result.is_ok for figure in table.figures):
-        return "No result of this sweep is ok."
-    if len(table.modes) < 2:
-        return f"Only the mode {table.modes[0]} was run: there is nothing to compare it with."
     decided = [row for row in table.rows if row.winners]
     if not decided:
         return (
@@ -81,7 +65,7 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
 def conclusion(rows: Sequence[SpeedupRow], modes: Sequence[ModeSummary]) -> str:
     """Return which mode wins most of the decided rows of a metric, with its mean speedup unless
     the interval is too wide to quote it."""
-    wins = Counter(row.winner for row in rows if row.winner)
+    wins = Counter(row.winners[0] for row in rows if len(row.winners) == 1)
     ties = len(rows) - wins.total()
     text = f"{rows[0].quantity.capitalize()} at {count(len(rows), 'point')} (model × batch size): "
     if not wins:
@@ -162,7 +146,7 @@ class ModeSummary:
 def by_mode(rows: LabelledResults) -> list[ModeSummary]:
     """Return one summary per mode, phase and environment, modes in canonical order."""
     has_phases = len({row.phase for row in rows}) > 1
-    order = mode_order((row.mode_label, row.mode) for row in rows)
+    order = modes_of(rows)
 
     def group(row: LabelledResult) -> tuple[str, str]:
         phase = row.phase if has_phases else ""
@@ -171,6 +155,7 @@ def by_mode(rows: LabelledResults) -> list[ModeSummary]:
     summaries = []
     for (mode, name), of_mode in grouped(rows, group).items():
         ok = [row for row in of_mode if row.is_ok]
+        counts = count_statuses(of_mode).items()
         summary = ModeSummary(
             mode,
             name,
@@ -179,38 +164,37 @@ def by_mode(rows: LabelledResults) -> list[ModeSummary]:
             speedups={metric: mean_speedup(ok, metric) for metric in SPEEDUPS},
             memory=over_cells(ok, "relative_memory", geometric_mean),
             compiled=over_cells(ok, "compile_cold_s", median),
-            not_ok=not_ok(count_statuses(of_mode)),
+            not_ok=", ".join(f"{number} {name}" for name, number in counts if name != Status.OK),
         )
         summaries.append(summary)
     return sorted(summaries, key=lambda summary: order.index(summary.mode))
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
-    """Return a table of each mode's figures over all cells, with intervals as second lines."""
-
-    def mode_name(mode: ModeSummary) -> Shown:
-        return Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode))
-
-    def pass_rate(mode: ModeSummary) -> Shown:
-        rate = f"{100 * mode.ok // mode.total} %"
-        return Shown(mode.ok / mode.total, rate, sub=f"{mode.ok} of {mode.total}")
-
-    def mean(mode: ModeSummary, metric: str) -> Shown:
-        return mode.speedups[metric].shown
-
-    memory, compiled = attrgetter("memory.shown"), attrgetter("compiled.shown")
-    columns = [Column("mode", value=mode_name)]
+    """Return a table of each mode's figures over all cells."""
+    columns = [Column("mode")]
     for metric in SPEEDUPS:
         title = f"{METRICS[metric].title}, geometric mean"
-        value = partial(mean, metric=metric)
-        columns.append(Column(metric, title, numeric=True, optional=True, value=value))
+        columns.append(Column(metric, title, numeric=True, optional=True))
     columns += [
-        Column("pass_rate", "pass rate", numeric=True, value=pass_rate),
-        Column("not_ok", "not ok", optional=True, value=attrgetter("not_ok")),
-        Column("memory", "memory against baseline", numeric=True, optional=True, value=memory),
-        Column("compiled", "compile, cold (median)", numeric=True, optional=True, value=compiled),
+        Column("pass_rate", "pass rate", numeric=True),
+        Column("not_ok", "not ok", optional=True),
+        Column("memory", "memory against baseline", numeric=True, optional=True),
+        Column("compiled", "compile, cold (median)", numeric=True, optional=True),
     ]
-    return Table(columns, modes, caption="Each mode over all models and batch sizes")
+    rows = []
+    for mode in modes:
+        rate, of_total = f"{100 * mode.ok // mode.total} %", f"{mode.ok} of {mode.total}"
+        record = {
+            "mode": Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
+            **{metric: speedup.shown for metric, speedup in mode.speedups.items()},
+            "pass_rate": Shown(mode.ok / mode.total, rate, details=of_total),
+            "not_ok": mode.not_ok,
+            "memory": mode.memory.shown,
+            "compiled": mode.compiled.shown,
+        }
+        rows.append(record)
+    return Table(columns, rows, caption="Each mode over all models and batch sizes")
 
 
 # --- the machine ---

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from effbench.analysis.winners import winners
 from effbench.core.cell import Result
 from effbench.core.environments import labelled
-from effbench.core.labels import LabelledResult, LabelledResults, grouped, mode_order
+from effbench.core.labels import LabelledResult, LabelledResults, grouped, modes_of
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of
 from effbench.core.printable import listed
 from effbench.core.table import Column, Shown, Table
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from effbench.store.sweeps import SweepInfo
 
 FORMATS = ("markdown", "csv", "json")
-TIMES = {time: speedup for speedup, time in SPEEDUPS.items()}
 ONE_COMPILATION = "one compilation: intervals do not include the variation between compilations"
 NO_BASELINE = "no ok baseline to compare with"
 NO_REASON = "no reason recorded"
+#: Stands for the figure of a mode that was not run at a point.
+NOT_RUN = Shown(None, "not run", "absent")
 #: Tied modes that a row names: more would make it taller than a screen.
 MOST_TIES = 6
 
@@ -74,10 +75,6 @@ class ModeFigure:
     wins: bool = False
 
     @property
-    def is_baseline(self) -> bool:
-        return bool(self.result.is_baseline)
-
-    @property
     def value(self) -> float | None:
         """In the metric's unit; None unless the result is ok."""
         if not self.result.is_ok:
@@ -89,7 +86,7 @@ class ModeFigure:
         """What people see: the metric, or the time in the place of a speedup of the baseline, of a
         mode without a baseline, and of a mode that is not ok."""
         shown = self.metric
-        if self.value is None or self.is_baseline:
+        if self.value is None or self.result.is_baseline:
             shown = SPEEDUPS.get(self.metric, self.metric)
         return Estimate.of(self.result, shown)
 
@@ -138,15 +135,15 @@ class ModeFigure:
             return ""
         return Estimate.of(self.result, SPEEDUPS[self.metric]).text
 
-    @property
     def shown(self) -> Shown:
+        """Return the figure with its interval and its time."""
         tone = self.estimate.tone
         if not self.result.is_ok:
             tone = "status"
         elif self.wins:
             tone = "best"
         details = [text for text in (self.interval, self.time) if text]
-        return Shown(self.value, self.text, tone, "\n".join(details))
+        return Shown(self.value, self.text, tone, ", ".join(details))
 
     @property
     def scope(self) -> str:
@@ -205,13 +202,6 @@ class SpeedupRow:
     winners: Sequence[str]
 
     @property
-    def winner(self) -> str | None:
-        """The mode that is significantly better than every other mode, or None."""
-        if len(self.winners) == 1:
-            return self.winners[0]
-        return None
-
-    @property
     def best_text(self) -> str:
         """The winner, or `tie: ` and the modes that tie."""
         text = listed(self.winners, MOST_TIES)
@@ -225,27 +215,14 @@ class SpeedupRow:
         return METRICS[SPEEDUPS.get(self.metric, self.metric)].title
 
 
-def label_columns(rows: Sequence[SpeedupRow] | LabelledResults, once: bool = False) -> list[Column]:
-    """Return a column for each label of these rows, which have the same ones. `once`: see
-    `Column`."""
-
-    def label(row: SpeedupRow | LabelledResult, name: str) -> Any:
-        return row.labels[name]
-
-    names: Iterable[str] = ("model", "bs")
-    if rows:
-        names = rows[0].labels
-    columns = []
-    for name in names:
-        value = partial(label, name=name)
-        columns.append(Column(name, numeric=name == "bs", filter=True, once=once, value=value))
-    return columns
+def label_columns(labels: Iterable[str], once: bool = False) -> list[Column]:
+    """Return a column for each label. `once`: see `Column`."""
+    return [Column(name, numeric=name == "bs", filter=True, once=once) for name in labels]
 
 
 def row_of(point: LabelledResults, metric: str, modes: Sequence[str]) -> SpeedupRow:
     """Return the row of the results at one point, with its winners."""
-    by_mode = {row.mode_label: row for row in point}
-    in_order = [by_mode[mode] for mode in modes if mode in by_mode]
+    in_order = sorted(point, key=lambda row: modes.index(row.mode_label))
     winning = winners(in_order, metric)
     cells = {row.mode_label: ModeFigure(row, metric, wins=winning == [row]) for row in in_order}
     names = [row.mode_label for row in winning]
@@ -288,30 +265,25 @@ class SpeedupTable:
         return [*texts]
 
     def wide(
-        self,
-        show: Callable[[ModeFigure], Shown] = attrgetter("shown"),
-        best: bool = True,
-        caption: str = "",
+        self, show: Callable[[ModeFigure], Shown] = ModeFigure.shown, best: bool = True
     ) -> Table:
         """Return a table with one column per mode. `show`: returns the content of a cell. `best`:
         add a column with the winner, or the modes that tie."""
-
-        columns = label_columns(self.rows, once=True)
+        columns = label_columns(self.rows[0].labels, once=True)
         if len(self.metrics) > 1:
-            quantity = attrgetter("quantity")
-            columns.append(Column("its quantity", "speedup", filter=True, value=quantity))
-
-        def figure(row: SpeedupRow, mode: str) -> Shown:
-            if mode not in row.cells:
-                return Shown(None, "not run", "absent")
-            return show(row.cells[mode])
-
+            columns.append(Column("its quantity", "speedup", filter=True))
         for mode in self.modes:
-            of_mode = partial(figure, mode=mode)
-            columns.append(Column(f"mode {mode}", mode, numeric=True, mode=mode, value=of_mode))
+            columns.append(Column(f"mode {mode}", mode, numeric=True, mode=mode))
         if best and any(row.winners for row in self.rows):
-            columns.append(Column("its best", "best", value=attrgetter("best_text")))
-        return Table(columns, self.rows, caption=caption)
+            columns.append(Column("its best", "best"))
+        rows = []
+        for row in self.rows:
+            record = row.labels | {"its quantity": row.quantity, "its best": row.best_text}
+            for mode in self.modes:
+                figure = row.cells.get(mode)
+                record[f"mode {mode}"] = show(figure) if figure else NOT_RUN
+            rows.append(record)
+        return Table(columns, rows)
 
     def render(self, fmt: str) -> str:
         """Return the table as `markdown`, or its records as `csv` or `json`."""
@@ -338,13 +310,13 @@ def speedup_table(
         metric = "latency_ms"
         if any(row.speedup is not None for row in rows):
             metric = "speedup"
-    modes = mode_order((row.mode_label, row.mode) for row in rows)
+    modes = modes_of(rows)
     pivoted = []
     for point in grouped(rows, lambda row: tuple(row.labels.values())).values():
         for name in _metrics_at(point, metric):
             pivoted.append(row_of(point, name, modes))
     metrics = list(dict.fromkeys(row.metric for row in pivoted))
-    return SpeedupTable(pivoted, modes, metrics or [metric], baseline_mode)
+    return SpeedupTable(pivoted, modes, metrics, baseline_mode)
 
 
 def _metrics_at(point: LabelledResults, metric: str) -> list[str]:

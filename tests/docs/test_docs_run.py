@@ -110,7 +110,7 @@ def test_the_figure_is_on_the_site(results, tmp_path, monkeypatch, capsys):
     (block,) = [block for block in SNIPPETS if "FIRST_CALL" in block.text]
     names = {}
     exec(block.text, names)
-    monkeypatch.setattr(charts, "FIGURES", (*charts.FIGURES, names["FIRST_CALL"]))
+    monkeypatch.setattr(charts, "PLOTS", (*charts.PLOTS, names["FIRST_CALL"]))
     assert cli.run(["report", "--out", str(tmp_path / "site")]) == 0
     (page, *_) = (tmp_path / "site").glob("*/charts.html")
     assert "Preparation and first call together." in page.read_text(encoding="utf-8")

@@ -34,14 +34,10 @@ def claims_site(tmp_path_factory: pytest.TempPathFactory):
     import browsing
     import claim_sweeps
 
-    from effbench.render.claims import entries
     from effbench.render.site.build import write_site
-    from effbench.store import Store
 
     database, ids = claim_sweeps.fill(tmp_path_factory.mktemp("claims_site"))
     report = browsing.report_of(database.path, [ids[-1], ids[4]])
-    with Store.open(database.path) as store:
-        report.claims = entries(store.verdicts())
     folder = tmp_path_factory.mktemp("site")
     write_site(report, folder)
     return database, ids, report, folder

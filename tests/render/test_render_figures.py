@@ -5,7 +5,7 @@ import synthetic as make
 from browsing import Visit, content, device_sweep, page_of, site
 from synthetic import label_rows
 
-from effbench.render.site.pages.charts import FIGURES
+from effbench.render.site.pages.charts import PLOTS
 from effbench.render.site.pages.speedups import shown
 from effbench.render.tables import speedup_table
 
@@ -46,9 +46,9 @@ def trace_of(drawing, mode):
     return next(trace for trace in drawing["data"] if trace["meta"]["mode"] == mode)
 
 
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_every_figure_has_units(figure, drawn):
-    drawing = drawn(figure.name, "mlp")
+@pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: plot.name)
+def test_every_plot_has_units(plot, drawn):
+    drawing = drawn(plot.name, "mlp")
     assert drawing["data"]
     assert all("(" in title for title in drawing["titles"] if title)
 

@@ -66,7 +66,7 @@ def test_a_marked_speedup_is_shown_with_its_interval_and_is_never_called_signifi
     figure = row_of(EAGER, WIDE, GRAPH).cells["default"]
     assert figure.text == "~1.43×"
     assert figure.interval == "0.62–3.33"
-    assert figure.shown.tone == "unsure"
+    assert figure.shown().tone == "unsure"
     assert figure.estimate.disturbance == WHY
     assert figure.significant is None
 
@@ -153,7 +153,7 @@ def test_what_a_degraded_mode_measured_is_shown_with_its_mark(marks_of, sign, me
 
 
 def test_the_note_names_the_cells_how_disturbed_and_what_to_do():
-    text = marks.note(label_rows([EAGER, WIDE, graph(**BUSY)]))
+    text = marks.explain_marks(label_rows([EAGER, WIDE, graph(**BUSY)]))
     assert "mlp bs=1 default bfloat16, mlp bs=1 cuda-graph bfloat16 (2 of 3 results)" in text
     assert f"for example: {WHY}" in text
     assert "\n" not in text

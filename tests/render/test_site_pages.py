@@ -125,8 +125,8 @@ def test_a_claim_that_was_judged_here(made, report):
     shown = {column.key: column.shown(row) for column in table.columns}
     assert shown["measured"].text == "1.50× [1.40, 1.60]"
     assert shown["measured"].value == 1.5
-    assert shown["experiment"].link == "x/speedups.html"
-    assert newest in shown["experiment"].sub
+    assert shown["experiment"].href == "x/speedups.html"
+    assert newest in shown["experiment"].details
 
 
 def cells_of(table):
@@ -136,11 +136,11 @@ def cells_of(table):
 def test_failures_by_reason_the_worst_first(report):
     keys = [cell.key[:16] for cell in sweeps.cells()]
     rows = cells_of(failures.failures_table(report.device_sweeps[0], "x/"))
-    assert [(status.link, cells.value, reason.value) for status, cells, reason, _ in rows] == [
+    assert [(status.href, cells.value, reason.value) for status, cells, reason, _ in rows] == [
         ("x/cell.html#status=error", 2, sweeps.WHY),
         ("x/cell.html#status=oom", 1, EVIL[1]),
     ]
-    links = [example.link for *_, example in rows]
+    links = [example.href for *_, example in rows]
     assert links == [f"x/cell.html#cell={keys[1]}", f"x/cell.html#cell={keys[5]}"]
 
 
@@ -179,7 +179,7 @@ def test_changes_since_the_sweep_before_have_links(made):
     before, after = made[1][sweeps.STEP - 1 : sweeps.STEP + 1]
     changes, table, html = changed(path, after)
     assert changes.previous.id == before
-    assert [change.metric for change in table.rows] == ["latency_ms", "period_ms"]
+    assert [row["metric"] for row in table.rows] == ["latency_ms", "period_ms"]
     assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in html
     assert "▲ slower" in html
 

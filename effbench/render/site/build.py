@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 
 import jinja2
@@ -16,7 +16,7 @@ from effbench.render import templating
 from effbench.render.colors import style_of
 from effbench.render.comparison import summary_lines
 from effbench.render.data import DeviceSweep, ReportData
-from effbench.render.marks import note
+from effbench.render.marks import explain_marks
 from effbench.render.site.page import Page, PageFolder
 from effbench.render.site.pages import (
     cell,
@@ -62,8 +62,7 @@ def write_site(data: ReportData, out: Path) -> Writer:
     for info in data.sweeps:
         for device_sweep in data.load(info):
             site.write_pages_of(device_sweep)
-    newest_first = sorted(site.held, key=attrgetter("sweep.started_at"), reverse=True)
-    writer.data(PICKER, [choice_of(device_sweep) for device_sweep in newest_first])
+    writer.data(PICKER, sorted(site.held, key=itemgetter("started"), reverse=True))
     for page in reversed(PAGES):  # the overview comes last, when its link targets exist
         if not page.of_device_sweep:
             site.write_page(page)
@@ -72,7 +71,7 @@ def write_site(data: ReportData, out: Path) -> Writer:
 
 
 def choice_of(device_sweep: DeviceSweep) -> Json:
-    """Return what the picker shows of a device sweep, and what links to its pages need."""
+    """Return what links to the pages of a device sweep need, and the picker shows."""
     sweep = device_sweep.sweep
     return {
         "folder": device_sweep.slug,
@@ -87,19 +86,19 @@ def choice_of(device_sweep: DeviceSweep) -> Json:
 
 @dataclass
 class Site:
-    """A site that is being written. `held`: the device sweeps whose pages it has so far, without
-    their results."""
+    """A site that is being written. `held`: the device sweeps whose pages it has so far, as
+    `choice_of` returns them."""
 
     data: ReportData
     writer: Writer
     templates: jinja2.Environment
-    held: list[DeviceSweep] = field(default_factory=list)
+    held: list[Json] = field(default_factory=list)
 
     def write_pages_of(self, device_sweep: DeviceSweep) -> None:
         for page in PAGES:
             if page.of_device_sweep:
                 self.write_page(page, device_sweep)
-        self.held.append(device_sweep.without_results())
+        self.held.append(choice_of(device_sweep))
 
     def write_page(self, page: Page, device_sweep: DeviceSweep | None = None) -> None:
         """Write the data of a page and its HTML."""
@@ -107,11 +106,9 @@ class Site:
         values = {
             "page": page,
             "pages": PAGES,
-            "root": "../" if device_sweep else "",
             "device_sweep": device_sweep,
-            # the one whose pages the navigation links to
-            "current": device_sweep or next(iter(self.data.device_sweeps), None),
-            "has_picker": device_sweep is not None or (page is index.PAGE and self.held),
+            "newest": self.data.device_sweeps[:1],
+            "held": self.held,
             "database": masked_url(self.data.database),
         }
         template = self.templates.get_template(f"{page.name}.html.j2")
@@ -139,7 +136,7 @@ def environment() -> jinja2.Environment:
         "flatten": flatten,
         "vars": vars,
         "environment_line": environment_line,
-        "note": note,
+        "explain_marks": explain_marks,
         "style_of": style_of,
         "summary_lines": summary_lines,
     }

@@ -48,9 +48,7 @@ def cells_of(device_sweep: DeviceSweep) -> Iterator[tuple[str, list[Json]]]:
     Skip cells without a result, whose first trials a running sweep recorded after the results were
     read.
     """
-    rows = {}
-    for row in device_sweep.labelled:
-        rows[row.cell_key, row.environment_id] = row
+    rows = {(row.cell_key, row.environment_id): row for row in device_sweep.labelled}
     for key, of_cell in groupby(device_sweep.trials(), attrgetter("trial.cell_key")):
         entries = []
         for environment, sampled in groupby(of_cell, attrgetter("trial.environment_id")):
@@ -70,7 +68,7 @@ def entry(device_sweep: DeviceSweep, row: LabelledResult, sampled: Sequence[Samp
         "name": row.name,
         "labels": {name: label for name, label in row.labels.items() if name not in PLACES},
         "mode": row.mode_label,
-        "glyph": glyph_of(row.mode)._asdict(),
+        "glyph": glyph_of(row.mode),
         "about": {name: getattr(row, name) for name in ABOUT},
         "status": row.status,
         "reason": row.reason,
@@ -105,7 +103,7 @@ def timers(trials: Sequence[Mapping[str, StoredSamples]]) -> list[Json]:
     """Return the timers of these trials in the order of the page: `title`, and the `trials` that
     have samples, which are in ms."""
     by_timer: dict[str, list[Json]] = {}
-    most = min(MOST_POINTS, 1 + MOST_POINTS_OF_CELL // max(1, len(trials)))
+    most = min(MOST_POINTS, 1 + MOST_POINTS_OF_CELL // len(trials))
     for position, of_trial in enumerate(trials):
         for name, samples in of_trial.items():
             if len(samples.stored):
@@ -135,8 +133,11 @@ def profile(trials: Iterable[Trial]) -> Json | None:
     """Return the first profiled pass; of an undisturbed trial, if any: what disturbed a trial also
     slowed its kernels."""
     in_order = sorted(trials, key=lambda trial: trial.disturbance is not None)
-    passes: list[Json] = [trial.extra["profile"] for trial in in_order if "profile" in trial.extra]
-    return passes[0] if passes else None
+    for trial in in_order:
+        if "profile" in trial.extra:
+            passed: Json = trial.extra["profile"]
+            return passed
+    return None
 
 
 def errors(trials: Sequence[Trial]) -> list[Json]:
@@ -144,11 +145,11 @@ def errors(trials: Sequence[Trial]) -> list[Json]:
     their `trials`."""
     distinct: dict[str, Json] = {}
     for position, trial in enumerate(trials):
+        if trial.status is Status.OK:
+            continue
         facts: Json = {"status": trial.status, "reason": trial.reason, "phase": trial.phase}
         for name in ("traceback", "log"):
             facts[name] = excerpt(str(trial.extra.get(name) or ""))
-        if trial.status is Status.OK and not any((trial.reason, facts["traceback"], facts["log"])):
-            continue
         error = distinct.setdefault(as_json(facts), facts | {"trials": []})
         error["trials"].append(position)
     return list(distinct.values())

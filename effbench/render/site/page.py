@@ -9,7 +9,6 @@ from typing import Any
 from effbench.core.cell import Result
 from effbench.core.metrics import METRICS
 from effbench.core.table import Shown, Table
-from effbench.render.colors import Glyph
 from effbench.render.data import DeviceSweep, ReportData
 from effbench.render.marks import Estimate
 from effbench.render.site.writer import Json, Writer
@@ -36,20 +35,19 @@ class Page:
 @dataclass
 class PageFolder:
     """The subject of a page and the folder for its data. Paths are relative to the page. `held`:
-    the device sweeps whose pages are complete, without their results; all if the page has no
+    the device sweeps whose pages are complete (see `build.choice_of`); all if the page has no
     device sweep."""
 
     page: str
     report: ReportData
     writer: Writer
     device_sweep: DeviceSweep | None = None
-    held: Sequence[DeviceSweep] = ()
+    held: Sequence[Json] = ()
 
     @property
     def subject(self) -> DeviceSweep:
-        """The device sweep of the page. Raises ValueError for a page of the whole site."""
-        if self.device_sweep is None:
-            raise ValueError(f"the page {self.page} is of no device sweep")
+        """The device sweep of a page that is not of the whole site."""
+        assert self.device_sweep is not None
         return self.device_sweep
 
     @property
@@ -71,40 +69,22 @@ class PageFolder:
 def grid_data(table: Table) -> Json:
     """Return a table in the form of `static/grid.js`; cells are texts, numbers or objects of
     `_cell`. Only numbers sort a numeric column."""
-    columns = []
-    for column in table.columns:
-        facts: Json = {"title": column.heading}
-        for name in ("numeric", "filter", "mode", "wide", "help"):
-            value = getattr(column, name)
-            if value:
-                facts[name] = value
-        columns.append(facts)
+    columns = [vars(column) | {"title": column.heading} for column in table.columns]
     rows = []
     for row in table.rows:
-        rows.append([_cell(column.of(row)) for column in table.columns])
+        rows.append([_cell(row.get(column.key)) for column in table.columns])
     return {"caption": table.caption, "columns": columns, "rows": rows}
 
 
 def _cell(value: Any) -> Any:
-    """Return a plain value, or an object with what is not empty of `text`, `value` to sort by and
-    copy (if not the text), `details` (further lines), `tone` (classes), `href`, `hint` and `glyph`.
-
-    In JavaScript, texts have methods of other names, such as `link` and `sub`.
-    """
+    """Return a plain value, or an object with the fields of a `Shown` that are not empty; its
+    `value`, to sort by and to copy, only if it is not the text."""
     if not isinstance(value, Shown):
         return value
-    cell: Json = {
-        "text": value.text,
-        "details": value.brackets,
-        "tone": value.tone,
-        "href": value.link,
-        "hint": value.hint,
-    }
-    if value.value != value.text:
-        cell["value"] = value.value
-    if value.glyph is not None:
-        cell["glyph"] = Glyph(*value.glyph)._asdict()
-    return without_empty(cell)
+    fields = value._asdict()
+    if value.value == value.text:
+        del fields["value"]
+    return without_empty(fields)
 
 
 def estimates_of(result: Result, metrics: Iterable[str] = METRICS) -> dict[str, Json]:

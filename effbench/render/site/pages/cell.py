@@ -7,14 +7,12 @@ page finds the cell's data in the files of `cell_data`.
 
 from __future__ import annotations
 
-from functools import partial
 from urllib.parse import quote
 
 from effbench.core.cell import Result
-from effbench.core.labels import LabelledResult
 from effbench.core.metrics import METRICS
 from effbench.core.table import Column, Shown, Table
-from effbench.render.bottlenecks import bottleneck_columns, no_bottlenecks
+from effbench.render.bottlenecks import bottleneck_columns, bottleneck_of, no_bottlenecks
 from effbench.render.colors import glyph_of
 from effbench.render.data import DeviceSweep
 from effbench.render.site import cell_data
@@ -63,31 +61,27 @@ def context(folder: PageFolder) -> Context:
 
 def list_of(device_sweep: DeviceSweep) -> Table:
     """Return a table of all cells with links, and what bounds them or why they failed."""
-    rows = device_sweep.labelled
     columns = [
-        Column("model", filter=True, value=partial(linked_case, device_sweep)),
-        Column("bs", numeric=True, filter=True, value=lambda row: row.labels["bs"]),
-        Column("mode", filter=True, value=shown_mode),
-        Column("status", filter=True, value=shown_status),
-        Column("trials", numeric=True, value=lambda row: row.trials),
-        *bottleneck_columns(rows),
+        Column("model", filter=True),
+        Column("bs", numeric=True, filter=True),
+        Column("mode", filter=True),
+        Column("status", filter=True),
+        Column("trials", numeric=True),
+        *bottleneck_columns(device_sweep.labelled),
     ]
+    rows = []
+    for row in device_sweep.labelled:
+        tone = "" if row.is_ok else "status"
+        record = {
+            "model": Shown(row.case, row.case, "name", href=link(device_sweep, row)),
+            "bs": row.bs,
+            "mode": Shown(row.mode_label, row.mode_label, glyph=glyph_of(row.mode)),
+            "status": Shown(row.status, row.status, tone),
+            "trials": row.trials,
+            **bottleneck_of(row),
+        }
+        rows.append(record)
     return Table(columns, rows, caption="Cells of this sweep")
-
-
-def linked_case(device_sweep: DeviceSweep, row: LabelledResult) -> Shown:
-    return Shown(row.case, row.case, "name", link=link(device_sweep, row))
-
-
-def shown_mode(row: LabelledResult) -> Shown:
-    return Shown(row.mode_label, row.mode_label, glyph=glyph_of(row.mode))
-
-
-def shown_status(row: LabelledResult) -> Shown:
-    tone = "status"
-    if row.is_ok:
-        tone = ""
-    return Shown(row.status, row.status, tone)
 
 
 PAGE = Page("cell", "Cells", context, scripts=(*GRIDS, *CHARTS, "cell_samples.js", "cell.js"))

@@ -15,7 +15,7 @@ from effbench.core.labels import (
     LabelledResults,
     axis_of,
     grouped,
-    mode_order,
+    modes_of,
     short_label,
 )
 from effbench.core.metrics import METRICS
@@ -35,7 +35,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Figure:
+class Plot:
     """A section of the page. `kind`: `lines` of the first metric against the x axis, `bars` with
     the metrics in front of each other, or `dots` in a row per mode. `quantity`: title of the axis
     with the values. `hover`: further metrics in the texts on hover. `of_failed`: whether it also
@@ -50,11 +50,6 @@ class Figure:
     hover: tuple[str, ...] = ()
     of_failed: bool = False
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The metrics of the texts on hover."""
-        return self.metrics + self.hover
-
     def draws(self, row: LabelledResult) -> bool:
         """Return whether a result has a value to draw."""
         if not row.is_ok and not self.of_failed:
@@ -62,7 +57,7 @@ class Figure:
         return any(row.value(metric) is not None for metric in self.metrics)
 
 
-LATENCY = Figure(
+LATENCY = Plot(
     "latency",
     "Latency against {axis}",
     "lines",
@@ -73,7 +68,7 @@ LATENCY = Figure(
     " results that are not ok, which the page Cells lists.",
     hover=("period_ms", "throughput_per_s"),
 )
-THROUGHPUT = Figure(
+THROUGHPUT = Plot(
     "throughput",
     "Throughput against {axis}",
     "lines",
@@ -83,7 +78,7 @@ THROUGHPUT = Figure(
     " CPUs and in generation: of single calls) on logarithmic axes; bars are 95 % intervals.",
     hover=("period_ms",),
 )
-MEMORY = Figure(
+MEMORY = Plot(
     "memory",
     "Memory",
     "bars",
@@ -93,7 +88,7 @@ MEMORY = Figure(
     " the memory of graph pools.",
     hover=("peak_reserved_cold_bytes", "peak_allocated_bytes", "relative_memory"),
 )
-COMPILE = Figure(
+COMPILE = Plot(
     "compile",
     "Compile time",
     "dots",
@@ -104,14 +99,14 @@ COMPILE = Figure(
     hover=("first_call_s", "break_even_calls"),
     of_failed=True,
 )
-FIGURES = (LATENCY, THROUGHPUT, MEMORY, COMPILE)
+PLOTS = (LATENCY, THROUGHPUT, MEMORY, COMPILE)
 
 
 @dataclass
 class Section:
-    """A figure with its modes, and its models as numbers of files."""
+    """A plot with its modes, and its models as numbers of files."""
 
-    figure: Figure
+    plot: Plot
     modes: list[str]
     models: dict[str, int]
 
@@ -121,14 +116,14 @@ def context(folder: PageFolder) -> Context:
     axis = axis_of(rows)
     rows = [row for row in rows if math.isfinite(row.number(axis))]
     models = grouped(rows, lambda row: row.curve(axis))
-    metrics = {name: METRICS[name].title for figure in FIGURES for name in figure.names}
+    metrics = {name: METRICS[name].title for plot in PLOTS for name in plot.metrics + plot.hover}
     for number, of_model in enumerate(models.values()):
         folder.data(str(number), [point(row, axis, metrics) for row in of_model])
     sections = sections_of(rows, axis, list(models))
     title = TITLES.get(axis, short_label(axis))
     index = {
         "axis": {"label": short_label(axis), "title": title},
-        "figures": {section.figure.name: asdict(section.figure) for section in sections},
+        "figures": {section.plot.name: asdict(section.plot) for section in sections},
         "metrics": metrics,
         "modes": {name: asdict(style_of(name)) for name in modes_of(rows)},
     }
@@ -142,24 +137,20 @@ def context(folder: PageFolder) -> Context:
 
 
 def sections_of(rows: LabelledResults, axis: str, models: list[str]) -> list[Section]:
-    """Return the figures that these results have on this axis."""
+    """Return the plots that these results have on this axis."""
     sections = []
-    for figure in FIGURES:
-        drawn = [row for row in rows if figure.draws(row)]
+    for plot in PLOTS:
+        drawn = [row for row in rows if plot.draws(row)]
         if not drawn:
             continue
         shown = {row.curve(axis) for row in drawn}
         numbers = {model: number for number, model in enumerate(models) if model in shown}
-        sections.append(Section(figure, modes_of(drawn), numbers))
+        sections.append(Section(plot, modes_of(drawn), numbers))
     return sections
 
 
-def modes_of(rows: LabelledResults) -> list[str]:
-    return mode_order((row.mode_label, row.mode) for row in rows)
-
-
 def point(row: LabelledResult, axis: str, metrics: Iterable[str]) -> Json:
-    """Return what the figures need of a result."""
+    """Return what the plots need of a result."""
     return {
         "model": row.curve(axis),
         "mode": row.mode_label,

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections import Counter
 
 from effbench.claims.definition import shipped_verdicts
-from effbench.render.claims import claims_table
+from effbench.render.claims import claims_table, key_of
 from effbench.render.site.page import Context, Page, PageFolder
 
 
 def context(folder: PageFolder) -> Context:
     records = folder.report.claims
-    claims = {(record["experiment"], record["claim"]) for record in records}
-    published = {(record["experiment"], record["claim"]) for record in shipped_verdicts()}
-    pages = {held.sweep.id: f"{held.slug}/speedups.html" for held in folder.held}
-    machines = list(dict.fromkeys(record["machine"] for record in records))
+    claims = set(map(key_of, records))
+    published = set(map(key_of, shipped_verdicts()))
+    pages = {held["sweep"]: f"{held['folder']}/speedups.html" for held in folder.held}
     table = claims_table(records, pages)
     return {
         "published": len(claims & published),
         "others": len(claims - published),
         "counts": Counter(record["verdict"] for record in records).most_common(),
-        "machines": machines,
         "records": records,
         "grid": folder.grid("claims", table),
     }

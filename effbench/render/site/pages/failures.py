@@ -6,44 +6,40 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from effbench.core.cell import SEVERITY
-from effbench.core.labels import LabelledResult, LabelledResults, grouped
+from effbench.core.labels import grouped
 from effbench.core.table import Column, Shown, Table
 from effbench.render.data import DeviceSweep
 from effbench.render.site.pages.cell import link
-from effbench.render.summary import worst_first
 from effbench.render.tables import NO_REASON
 from effbench.run.resume import resume_command
 from effbench.store.secrets import masked_url
 from effbench.store.sweeps import SweepInfo
 
 
-def findings(rows: LabelledResults) -> list[list[LabelledResult]]:
-    """Return the results that are not ok, grouped by status and reason: the worst status and the
-    most frequent reason first."""
-    groups = grouped(worst_first(rows), lambda row: (row.status, row.reason)).values()
-    return sorted(groups, key=lambda alike: (SEVERITY.index(alike[0].status), -len(alike)))
-
-
 def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
-    """Return a row per status and reason, with the number of cells and the first one. `folder`: of
-    the device sweep, as seen from the page."""
-
-    def status(alike: LabelledResults) -> Shown:
-        name = alike[0].status
-        return Shown(name, name, "status", link=f"{folder}cell.html#{urlencode({'status': name})}")
-
-    def example(alike: LabelledResults) -> Shown:
-        row = alike[0]
-        url = f"{folder}{link(device_sweep, row)}"
-        return Shown(row.name, row.name, "name linked", link=url)
-
+    """Return a row per status and reason, with the number of cells and the first one: the worst
+    status and the most frequent reason first. `folder`: of the device sweep, as seen from the
+    page."""
+    failed = [row for row in device_sweep.labelled if not row.is_ok]
+    groups = grouped(failed, lambda row: (row.status, row.reason)).values()
+    rows = []
+    for alike in sorted(groups, key=lambda alike: (SEVERITY.index(alike[0].status), -len(alike))):
+        first = alike[0]
+        url = f"{folder}cell.html#{urlencode({'status': first.status})}"
+        example = f"{folder}{link(device_sweep, first)}"
+        record = {
+            "status": Shown(first.status, first.status, "status", href=url),
+            "cells": len(alike),
+            "reason": first.reason or NO_REASON,
+            "example": Shown(first.name, first.name, "name linked", href=example),
+        }
+        rows.append(record)
     columns = [
-        Column("status", value=status),
-        Column("cells", numeric=True, value=len),
-        Column("reason", wide=True, value=lambda alike: alike[0].reason or NO_REASON),
-        Column("example", "one of them", value=example),
+        Column("status"),
+        Column("cells", numeric=True),
+        Column("reason", wide=True),
+        Column("example", "one of them"),
     ]
-    rows = findings(device_sweep.labelled)
     return Table(columns, rows, caption="Results that are not ok")
 
 

@@ -15,7 +15,6 @@ from effbench.core.labels import grouped
 from effbench.core.metrics import INTERVALS, METRICS
 from effbench.render.colors import glyph_of
 from effbench.render.history_table import change_text, changes_table, lead, line_id, summary
-from effbench.render.marks import UNNAMED_DISTURBANCE
 from effbench.render.site.page import CHARTS, GRIDS, Context, Page, PageFolder
 from effbench.render.site.writer import Json
 from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
@@ -73,7 +72,7 @@ def write_lines(folder: PageFolder, past: History, size: int) -> str:
     index = {
         "sweeps": [describe_sweep(sweep) for sweep in past.sweeps],
         "metrics": {name: describe_metric(name) for name in past.metrics},
-        "modes": {mode: glyph_of(mode)._asdict() for mode in sorted(modes)},
+        "modes": {mode: glyph_of(mode) for mode in sorted(modes)},
         "several": past.has_several_places,
         "lines": listed,
         "first": first_series(past),
@@ -95,7 +94,7 @@ def line(past: History, track: Track, changes: Sequence[HistoryChange]) -> Json:
         if not point.is_ok:
             statuses[number] = {"status": point.status, "reason": point.reason}
         if point.is_marked:
-            marks[number] = mark_of(point)
+            marks[number] = point.figures["disturbance"]
     return {
         "at": [point.at for point in points],
         "trials": [point.figures["trials"] for point in points],
@@ -110,33 +109,16 @@ def line(past: History, track: Track, changes: Sequence[HistoryChange]) -> Json:
 def figures_of(points: Sequence[HistoryPoint], metrics: Sequence[str]) -> dict[str, Json]:
     """Return metric -> its `values` and, if it has an interval, the bounds `low` and `high` of each
     point, None where they are unknown; without metrics that no point has."""
-    figures = {}
+    figures: dict[str, Json] = {}
     for name in metrics:
-        values = column_of(points, name)
-        if not is_known(values):
-            continue
-        figures[name] = {"values": values}
+        parts = {"values": name}
         if name in INTERVALS:
-            low, high = INTERVALS[name]
-            bounds = {"low": column_of(points, low), "high": column_of(points, high)}
-            if all(map(is_known, bounds.values())):
-                figures[name] |= bounds
+            parts["low"], parts["high"] = INTERVALS[name]
+        for part, column in parts.items():
+            values = [rounded(point.figures[column]) for point in points]
+            if any(value is not None for value in values):
+                figures.setdefault(name, {})[part] = values
     return figures
-
-
-def column_of(points: Sequence[HistoryPoint], name: str) -> list[Any]:
-    return [rounded(point.figures[name]) for point in points]
-
-
-def is_known(values: Sequence[Any]) -> bool:
-    return any(value is not None for value in values)
-
-
-def mark_of(point: HistoryPoint) -> str | None:
-    """Return why a point of a track is marked; None if it is not."""
-    if not point.is_marked:
-        return None
-    return point.figures["disturbance"] or UNNAMED_DISTURBANCE
 
 
 def rounded(value: Any) -> Any:
@@ -171,7 +153,7 @@ def summary_of(past: History, track: Track, changes: Sequence[HistoryChange]) ->
         "changes": len(changes),
         "open": sum(change.is_open for change in changes),
         "hardware": track.hardware,
-        "mark": mark_of(last),
+        "mark": last.figures["disturbance"],
     }
 
 

@@ -11,7 +11,6 @@ from effbench.render.data import MOST_CHANGES, Changes, DeviceSweep
 from effbench.render.site.page import Context, Page, PageFolder
 from effbench.render.site.pages import failures
 from effbench.render.site.pages.speedups import shown
-from effbench.render.tables import SpeedupRow
 
 #: Most rows of the heatmap; the page of speedups has the others.
 MOST_ROWS = 60
@@ -48,13 +47,13 @@ def heatmap(device_sweep: DeviceSweep) -> Table:
     first = dataclasses.replace(speedups, rows=speedups.rows[:MOST_ROWS])
     cell = partial(shown, device_sweep=device_sweep, folder=f"{device_sweep.slug}/", brief=True)
     wide = first.wide(cell, best=False)
-
-    def why(row: SpeedupRow) -> str:
+    rows = []
+    for row, record in zip(first.rows, wide.rows, strict=True):
         # not again in the row of the period
-        return reasons.reason(row) if row.metric == "speedup" else ""
-
-    columns = [*wide.columns, Column("why", optional=True, wide=True, value=why)]
-    return dataclasses.replace(wide, columns=columns, caption="Speedups")
+        why = reasons.reason(row) if row.metric == "speedup" else ""
+        rows.append({**record, "why": why})
+    columns = [*wide.columns, Column("why", optional=True, wide=True)]
+    return Table(columns, rows, caption="Speedups")
 
 
 def changes_table(changes: Changes, cell_page: str) -> Table:

@@ -51,7 +51,7 @@ def context(folder: PageFolder) -> Context:
     tables = {"speedup": speedups}
     for name in METRIC_NAMES:
         if any(result.value(name) is not None for result in ok):
-            tables[name] = speedup_table(rows, name, device_sweep.baseline_mode)
+            tables[name] = speedup_table(rows, name, device_sweep.sweep.baseline_mode)
     metrics, sources = {}, {}
     for name, table in tables.items():
         metrics[name] = [METRICS[metric] for metric in table.metrics]
@@ -67,17 +67,17 @@ def context(folder: PageFolder) -> Context:
 def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     """Return one row per model, other swept parameters, bs and metric, and one column per mode,
     linked to the cells."""
-    titles = " and ".join(METRICS[metric].title for metric in table.metrics)
-    caption = f"{titles} of every mode at every model and batch size"
-    wide = table.wide(partial(shown, device_sweep=device_sweep), caption=caption)
+    wide = table.wide(partial(shown, device_sweep=device_sweep))
     # the baseline's column shows its times instead of speedups
-    times = {figure.result.mode_label for figure in table.figures if figure.is_baseline}
+    times = {figure.result.mode_label for figure in table.figures if figure.result.is_baseline}
     columns = []
     for column in wide.columns:
         if column.mode in times and table.metrics[0] in SPEEDUPS:
             column = replace(column, title=f"{column.mode} (ms)")
         columns.append(column)
-    return replace(wide, columns=columns)
+    titles = " and ".join(METRICS[metric].title for metric in table.metrics)
+    caption = f"{titles} of every mode at every model and batch size"
+    return Table(columns, wide.rows, caption=caption)
 
 
 def shown(
@@ -87,18 +87,17 @@ def shown(
     from the page. `brief`: show the interval on hover only."""
     url = f"{folder}{link(device_sweep, figure.result)}"
     if not figure.result.is_ok:
-        return Shown(None, figure.text, "status hatched", link=url, hint=figure.reason or NO_REASON)
-    cell = figure.shown
-    value, text, tone, details = cell.value, cell.text, cell.tone, cell.sub
-    if figure.is_baseline:  # sorted by its time
-        value = figure.estimate.value
+        return Shown(None, figure.text, "status hatched", href=url, hint=figure.reason or NO_REASON)
+    cell = figure.shown()._replace(href=url, hint=hint(figure))
+    if figure.result.is_baseline:  # sorted by its time
+        cell = cell._replace(value=figure.estimate.value)
     if figure.wins:
-        text = f"★ {text}"
+        cell = cell._replace(text=f"★ {cell.text}")
     elif figure.value and figure.is_ratio and figure.significant:
-        tone = "faster" if figure.value > 1 else "slower"
+        cell = cell._replace(tone="faster" if figure.value > 1 else "slower")
     if brief and not figure.estimate.is_marked:
-        details = ""
-    return Shown(value, text, tone, details, url, hint(figure))
+        cell = cell._replace(details="")
+    return cell
 
 
 def hint(figure: ModeFigure) -> str:

@@ -1,26 +1,26 @@
-"""Notes on what effbench did to measure a row."""
+"""Remarks on what effbench did to measure a row."""
 
 import pytest
 import synthetic as make
 from made_sweeps import a_cell
 
 from effbench.core.labels import label_rows
-from effbench.render.notes import notes, on_a_busy_host
+from effbench.render.remarks import on_a_busy_host, remarks_on
 from effbench.render.tables import rows_of
 from effbench.store import Store
 
 
-def notes_of(path):
+def remarks_of(path):
     with Store.open(path) as store:
         sweep = store.find_sweep("last")
-        return notes(store, sweep, label_rows(rows_of(store, sweep)))
+        return remarks_on(store, sweep, label_rows(rows_of(store, sweep)))
 
 
 GRADIENTS = {"grad_mode": "no_grad", "grad_mode_reason": "inference mode: output differs\nfrom no"}
 
 
 @pytest.mark.parametrize(
-    ("cells", "note"),
+    ("cells", "remark"),
     [
         (
             {a_cell(mode): {"extra": GRADIENTS} for mode in ("eager", "default")},
@@ -41,9 +41,9 @@ GRADIENTS = {"grad_mode": "no_grad", "grad_mode_reason": "inference mode: output
         ),
     ],
 )
-def test_a_row_is_named_once_for_all_its_modes(cells, note, made):
+def test_a_row_is_named_once_for_all_its_modes(cells, remark, made):
     made.sweep(cells)
-    assert notes_of(made.path) == [note]
+    assert remarks_of(made.path) == [remark]
 
 
 @pytest.mark.parametrize(

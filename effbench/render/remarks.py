@@ -16,10 +16,10 @@ from effbench.store.values import ResultKey
 
 #: Number of cells that a line names before it counts the rest.
 MOST_NAMES = 3
-#: Parts of `extra` that the notes need.
+#: Parts of `extra` that the remarks need.
 NAMES = ("dropout_off", "grad_mode_reason", "no_pairs", "facts")
 #: Dotted path in these parts -> what its value is about.
-NOTES = {
+REMARKS = {
     "dropout_off": "dropout off in training",
     "grad_mode_reason": "another grad_mode for all modes",
     "no_pairs": "speedups of separate processes",
@@ -27,11 +27,9 @@ NOTES = {
 }
 
 
-def notes(store: Store, sweep: SweepInfo, rows: LabelledResults) -> list[str]:
-    """Return a line for each note, with the rows that it is about. The modes of a row share most
-    notes, so a line names a row and its modes once."""
-    if not rows:
-        return []
+def remarks_on(store: Store, sweep: SweepInfo, rows: LabelledResults) -> list[str]:
+    """Return a line for each remark, with the rows that it is about. The modes of a row share most
+    remarks, so a line names a row and its modes once."""
     facts = store.trial_facts(sweep.id, NAMES)
     cases: dict[str, dict[str, None]] = {}
     for row in rows:
@@ -47,11 +45,10 @@ def notes(store: Store, sweep: SweepInfo, rows: LabelledResults) -> list[str]:
 
 def joined_hosts(sweep: SweepInfo) -> list[str]:
     """Return a line with the hosts of a joined sweep; none for other sweeps."""
-    hosts = [
-        f"{facts.get('host')} ({facts.get('cpu_name')})" for facts in sweep.host.get(JOINED, ())
-    ]
-    if not hosts:
+    joined = sweep.host.get(JOINED)
+    if not joined:
         return []
+    hosts = [f"{facts.get('host')} ({facts.get('cpu_name')})" for facts in joined]
     return [one_line(f"over {len(hosts)} hosts: {', '.join(hosts)}")]
 
 
@@ -59,7 +56,7 @@ def texts_of(facts: Mapping[str, Any], row: LabelledResult) -> Iterator[str]:
     """Yield what is special about how a row was measured."""
     # no pairs: unless that holds for all cells of this kind
     is_plain = row.phase == "inference" and "stream" not in row.params
-    for name, about in NOTES.items():
+    for name, about in REMARKS.items():
         value = flatten(facts).get(name)
         if value and (is_plain or name != "no_pairs"):
             yield f"{about}: {value}"
