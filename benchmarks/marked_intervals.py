@@ -21,7 +21,7 @@ import numpy as np
 from effbench.core.cell import Status, Trial
 from effbench.measure.rules import Rules
 from effbench.measure.samples import Timing
-from effbench.store.summary import counted, disturbance_of, estimate
+from effbench.store.summary import CountedTrials, estimate
 
 QUIET_MS = 1.0
 BATCH_S = 0.003
@@ -114,10 +114,10 @@ class Tally:
     wrong: int = 0
 
     def add(self, trials: list[Trial], quiet_ms: float) -> None:
-        kept = counted(trials)
-        interval = estimate(kept, "latency_ms").interval()
+        counted = CountedTrials.of(trials)
+        interval = estimate(counted.kept, "latency_ms").interval()
         self.results += 1
-        if disturbance_of(kept) is not None:
+        if counted.disturbance is not None:
             self.marked += 1
             self.covered += interval.low <= quiet_ms <= interval.high
         else:

@@ -42,7 +42,7 @@ from effbench.models.mlp import MLP
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
 from effbench.store import Store
-from effbench.store.summary import counted
+from effbench.store.summary import CountedTrials
 
 #: The modes that are compared on a GPU.
 GPU_MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
@@ -177,7 +177,7 @@ def compare(cell: Cell, rounds: Sequence[Round], timer: str) -> str:
 def describe_times(cell: Cell, rows: Sequence[StoredTrial], timer: str) -> str:
     """Return the line of the table of times. `rows`: the cell's trials."""
     column, _ = TIMERS[timer]
-    that_count = counted(rows)
+    that_count = CountedTrials.of(rows).kept
     disturbed = [row.disturbed_fraction for row in rows if row.disturbed_fraction is not None]
     host = "—"
     if disturbed:

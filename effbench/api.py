@@ -79,7 +79,8 @@ def results(
     from effbench.store.values import result_row
 
     with Store.open(db, mode="read") as store:
-        rows = store.results(store.find_sweep(sweep).id if sweep is not None else None)
+        ids = [store.find_sweep(sweep).id] if sweep is not None else []
+        rows = store.results(*ids)
         environments = store.environments({row.environment_id for row in rows})
     frame = frame_of([result_row(row) for row in rows], RESULT_DTYPES)
     if compact:

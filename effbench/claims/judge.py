@@ -24,7 +24,7 @@ from effbench.claims.figures import (
 from effbench.core.cell import Status
 from effbench.core.labels import grouped
 from effbench.core.printable import listed, one_line
-from effbench.store.decisions import ClaimVerdict
+from effbench.store.schema import ClaimVerdict
 
 #: What a claim of one statement is, if that is not open; otherwise the statement says why.
 ALONE: dict[bool | None, str] = {True: "holds", False: "does not hold"}

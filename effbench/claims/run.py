@@ -24,7 +24,7 @@ from effbench.run.checks import run_checks
 from effbench.run.client import ForkServer
 from effbench.run.probe import ProbedMachine
 from effbench.run.sweep import Command
-from effbench.store.decisions import ClaimVerdict
+from effbench.store.schema import ClaimVerdict
 from effbench.store.store import Store
 
 NO_ROW = "no row was measured"

@@ -33,11 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="set: id, name, label or last (default: last)",
     )
     add("--note", help="set: free text, shown by ls")
-    add(
-        "--on",
-        metavar="HARDWARE",
-        help="rm: full name of the hardware to remove it from (default: all)",
-    )
     options.add_db(parser)
 
 
@@ -59,13 +54,12 @@ def run(args: argparse.Namespace) -> int:
 
 def set_baseline(store: Store, args: argparse.Namespace) -> None:
     sweep = store.find_sweep(args.sweep)
-    before = {}
-    for known in store.baselines():
-        if known.name == args.name and known.sweep_id != sweep.id:
-            before[known.hardware] = f" (was {known.sweep_id})"
+    before = {known.hardware: known for known in store.baselines() if known.name == args.name}
     for hardware in store.set_baseline(args.name, sweep.id, args.note):
-        moved = before.get(hardware, "")
-        print(one_line(f"baseline {args.name} on {hardware}: sweep {sweep.id}{moved}"))
+        text = f"baseline {args.name} on {hardware}: sweep {sweep.id}"
+        if hardware in before and before[hardware].sweep_id != sweep.id:
+            text += f" (was {before[hardware].sweep_id})"
+        print(one_line(text))
     counts = [
         f"{number} {status}" for status, number in sorted(sweep.statuses.items()) if status != "ok"
     ]
@@ -110,6 +104,6 @@ def print_baselines(store: Store) -> None:
 
 
 def remove_baseline(store: Store, args: argparse.Namespace) -> None:
-    for removed in store.remove_baseline(args.name, args.on):
+    for removed in store.remove_baseline(args.name):
         place = f"{removed.hardware} (sweep {removed.sweep_id})"
         print(one_line(f"removed baseline {removed.name} on {place}"))

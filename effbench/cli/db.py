@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    name = connect.describe(connect.parse_url(args.db))
+    name = connect.describe(args.db)
     before, after = maintenance.upgrade(args.db)
     if before == after:
         print(f"{name}: schema is already {after}")

@@ -47,12 +47,12 @@ def run(args: argparse.Namespace) -> int:
         return write_sweeps(args)
     with Store.open(args.db, mode="read") as store:
         store.find_sweep("last")  # an empty database is an error
-        ids = dict.fromkeys(store.find_sweep(reference).id for reference in args.sweep)
-        rows = map(result_row, store.stream_results(list(ids)))
-        if form == "csv":
-            options.write(csv_text(rows), args)
-        else:
-            write_parquet(rows, args)
+        ids = [store.find_sweep(reference).id for reference in args.sweep]
+        rows = [with_text(result_row(result)) for result in store.results(*ids)]
+    if form == "csv":
+        options.write(csv_text(rows), args)
+    else:
+        write_parquet(rows, args)
     return 0
 
 
@@ -66,16 +66,16 @@ def csv_text(rows: Iterable[dict[str, Any]]) -> str:
     writer = csv.DictWriter(text, RESULT_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: csv_value(value) for name, value in with_text(row).items()})
+        writer.writerow({name: csv_value(value) for name, value in row.items()})
     return text.getvalue()
 
 
-def write_parquet(rows: Iterable[dict[str, Any]], args: argparse.Namespace) -> None:
+def write_parquet(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
     from effbench.store.schema import RESULT_DTYPES
     from effbench.store.trials import frame_of
 
     dtypes = {**RESULT_DTYPES, "started_at": "datetime64[us, UTC]", "params": "string"}
-    frame = frame_of([with_text(row) for row in rows], dtypes)
+    frame = frame_of(rows, dtypes)
     with options.output(args) as stream:
         try:
             frame.to_parquet(stream, compression="zstd", index=False)

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if errors:
         raise StoreError("\n".join(errors))
     counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
-    database = connect.describe(connect.parse_url(args.db))
+    database = connect.describe(args.db)
     print(f"{count(outcomes.total(), 'sweep')}: {counts} · database {database}")
     if args.join is not None:
         join(args.db, sweep_ids, args.join)
@@ -74,7 +74,10 @@ def take(path: str, args: argparse.Namespace) -> Iterator[Arrival]:
     references = args.sweep
     if not references and args.join is not None:
         references = ["last"]
-    with connect.existing(f"{path}: no such file"), opened(path) as source:
+    file = connect.sqlite_file(path)
+    if file is not None and not file.exists():
+        raise StoreError(f"{path}: no such file")
+    with opened(path) as source:
         # an unknown sweep must fail before the database is created
         ids = source.sweep_ids(references)
         with Store.open(args.db, mode="write", bulk=True) as store:
@@ -93,11 +96,5 @@ def join(db: str, sweep_ids: list[str], name: str) -> None:
 
 def show(arrival: Arrival) -> None:
     name = f" {one_line(arrival.name, 40)}" if arrival.name else ""
-    said: list[str] = [arrival.outcome]
-    for table, number in arrival.added.items():
-        if number:
-            noun = table.replace("sweep_cell", "planned cell").replace("_", " ")
-            said.append(count(number, noun))
-    print(f"{arrival.sweep_id}{name}: {', '.join(said)}", flush=True)
-    if arrival.note is not None:
-        print(f"  {arrival.note}")
+    trials = f", {count(arrival.trials, 'trial')}" if arrival.trials else ""
+    print(f"{arrival.sweep_id}{name}: {arrival.outcome}{trials}", flush=True)

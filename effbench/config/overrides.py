@@ -21,7 +21,6 @@ from effbench.config import refusals
 from effbench.core.errors import ConfigError, UsageError
 from effbench.core.settings import DEFAULT_DB, shipped
 from effbench.run import resume
-from effbench.store.connect import existing
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 
@@ -218,11 +217,7 @@ def expand(line: CommandLine) -> CommandLine:
 def sweep_to_resume(reference: str, db: str) -> SweepInfo:
     """Return the sweep with this id, name or label in a database. Raises UsageError if it cannot be
     resumed: another person chose its words, or it is a duet."""
-    missing = (
-        f"no database at {db} in the folder {Path.cwd()}, so there is no sweep to resume: "
-        "change to the folder of the sweep, or name its database with db=PATH"
-    )
-    with existing(missing), Store.open(db, mode="read") as store:
+    with Store.open(db, mode="read") as store:
         sweep: SweepInfo = store.find_sweep(reference)
     refusal = resume.refusal(sweep)
     if refusal:

@@ -139,10 +139,6 @@ class Cell:
         }
         return {name: value for name, value in values.items() if value is not None}
 
-    @classmethod
-    def from_params(cls, params: JsonObject) -> Cell:
-        return cls(**params)
-
     def identity(self) -> Identity:
         """Return what labels and names need to know of this cell."""
         return Identity(
@@ -155,9 +151,6 @@ class Cell:
             params=self.params(),
             cell_key=self.key,
         )
-
-    def __str__(self) -> str:
-        return f"{self.model_name} bs={self.bs} {self.mode_name} {self.dtype}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Cell) and self.key == other.key
@@ -231,7 +224,7 @@ Whole: TypeAlias = int | None
 Text: TypeAlias = str | None
 Flag: TypeAlias = bool | None
 
-LOWER, HIGHER = Better.LOWER, Better.HIGHER
+HIGHER, NEITHER = Better.HIGHER, Better.NEITHER
 _WARM_ONLY = "; without processes that compiled with an empty cache, if there are others"
 
 
@@ -343,7 +336,6 @@ class Trial:
     latency_ms: Number = metric(
         "latency",
         unit="ms",
-        better=LOWER,
         compare="ratio",
         interval=("latency_ci_low_ms", "latency_ci_high_ms"),
         help="time of one synchronised call by the host clock: what one request sees"
@@ -352,14 +344,12 @@ class Trial:
     latency_min_ms: Number = metric(
         "fastest latency",
         unit="ms",
-        better=LOWER,
         combine="min",
         help="fastest single call of all trials",
     )
     latency_p95_ms: Number = metric(
         "95th percentile latency",
         unit="ms",
-        better=LOWER,
         compare="ratio",
         combine="mean",
         help="geometric mean of the trials' 95th percentiles",
@@ -367,14 +357,12 @@ class Trial:
     latency_p99_ms: Number = metric(
         "99th percentile latency",
         unit="ms",
-        better=LOWER,
         combine="mean",
         help="geometric mean of the trials' 99th percentiles",
     )
     period_ms: Number = metric(
         "period",
         unit="ms",
-        better=LOWER,
         compare="ratio",
         interval=("period_ci_low_ms", "period_ci_high_ms"),
         help="time per back-to-back call, by CUDA events: what a saturated stream sees; CUDA only",
@@ -382,7 +370,6 @@ class Trial:
     ttft_ms: Number = metric(
         "time to first token",
         unit="ms",
-        better=LOWER,
         compare="ratio",
         interval=("ttft_ci_low_ms", "ttft_ci_high_ms"),
         help="generation: host time from the start of a request to its first token; geometric mean"
@@ -391,7 +378,6 @@ class Trial:
     tpot_ms: Number = metric(
         "time per output token",
         unit="ms",
-        better=LOWER,
         compare="ratio",
         interval=("tpot_ci_low_ms", "tpot_ci_high_ms"),
         help="generation: time between a token and the next; geometric mean of the trials' medians",
@@ -399,7 +385,6 @@ class Trial:
     tpot_p99_ms: Number = metric(
         "99th percentile time per output token",
         unit="ms",
-        better=LOWER,
         compare="ratio",
         combine="mean",
         help="geometric mean of the trials' 99th percentiles",
@@ -414,7 +399,6 @@ class Trial:
     gpu_busy_ms: Number = metric(
         "GPU busy",
         unit="ms",
-        better=LOWER,
         compare="ratio",
         interval=("gpu_busy_ci_low_ms", "gpu_busy_ci_high_ms"),
         help="time per call in which kernels, copies or fills ran (union of their intervals); from"
@@ -422,7 +406,6 @@ class Trial:
     )
     kernels: Whole = metric(
         "kernels",
-        better=LOWER,
         compare="exact",
         combine="max",
         help="kernels, copies and fills per call on the GPU",
@@ -430,7 +413,6 @@ class Trial:
     enqueue_ms: Number = metric(
         "enqueue time",
         unit="ms",
-        better=LOWER,
         combine="mean",
         help="host time until a call returns, before the GPU is done; geometric mean of the trials'"
         " medians",
@@ -438,7 +420,6 @@ class Trial:
     first_call_s: Number = metric(
         "time to the first output",
         unit="s",
-        better=LOWER,
         compare="bound",
         combine="max",
         caches=("cold", None),
@@ -448,14 +429,12 @@ class Trial:
     build_peak_allocated_bytes: Whole = metric(
         "peak allocated, building",
         unit="bytes",
-        better=LOWER,
         combine="max",
         help="torch's peak of allocated device memory while the module and its inputs were made",
     )
     prepare_peak_allocated_bytes: Whole = metric(
         "peak allocated, preparing",
         unit="bytes",
-        better=LOWER,
         combine="cold",
         help="torch's peak of allocated device memory while the mode was prepared, settling calls"
         " included; of processes that compiled with an empty cache, if any",
@@ -463,7 +442,6 @@ class Trial:
     peak_allocated_bytes: Whole = metric(
         "peak allocated",
         unit="bytes",
-        better=LOWER,
         compare="ratio",
         combine="warm",
         help="torch's peak of allocated device memory in steady state, graph pools excluded"
@@ -472,7 +450,6 @@ class Trial:
     peak_reserved_bytes: Whole = metric(
         "peak reserved",
         unit="bytes",
-        better=LOWER,
         compare="ratio",
         combine="warm",
         help="torch's peak of reserved device memory in steady state, graph pools included"
@@ -481,7 +458,6 @@ class Trial:
     graph_pool_bytes: Whole = metric(
         "graph pool",
         unit="bytes",
-        better=LOWER,
         compare="ratio",
         combine="warm",
         help="device memory in private (graph) pools" + _WARM_ONLY,
@@ -489,21 +465,18 @@ class Trial:
     process_gpu_bytes: Whole = metric(
         "process on GPU",
         unit="bytes",
-        better=LOWER,
         combine="warm",
         help="NVML's figure for the whole process, context included" + _WARM_ONLY,
     )
     energy_mj: Number = metric(
         "energy per call",
         unit="mJ",
-        better=LOWER,
         compare="ratio",
         combine="mean",
         help="NVML's energy counter over back-to-back calls, per call",
     )
     rel_error: Number = metric(
         "relative error",
-        better=LOWER,
         compare="bound",
         combine="max",
         explains=True,
@@ -511,7 +484,6 @@ class Trial:
     )
     quantization_error: Number = metric(
         "quantization error",
-        better=LOWER,
         compare="bound",
         combine="max",
         explains=True,
@@ -520,7 +492,6 @@ class Trial:
     )
     graph_breaks: Whole = metric(
         "graph breaks",
-        better=LOWER,
         compare="exact",
         combine="max",
         explains=True,
@@ -528,7 +499,6 @@ class Trial:
     )
     recompiles: Whole = metric(
         "recompiles",
-        better=LOWER,
         compare="exact",
         combine="max",
         explains=True,
@@ -536,7 +506,6 @@ class Trial:
     )
     cudagraph_skips: Whole = metric(
         "CUDA graph skips",
-        better=LOWER,
         compare="exact",
         combine="max",
         explains=True,
@@ -544,13 +513,13 @@ class Trial:
     )
     flops: Number = metric(
         "FLOPs",
+        better=NEITHER,
         combine="max",
         help="floating-point operations of one eager call that torch's counter knows: matrix"
         " products, convolutions, attention",
     )
     disturbed_fraction: Number = metric(
         "disturbed fraction",
-        better=LOWER,
         combine="max",
         explains=True,
         help="fraction of the timed seconds in which the host was disturbed",
@@ -611,7 +580,8 @@ class Summary:
     """What the trials of a cell in one sweep and environment say together: a row of `result`.
 
     Quantities of a trial stand under their names; those without a declaration here are declared by
-    `Trial`, and `…_ci_low` and `…_ci_high` are the bounds of a metric's 95 % interval.
+    `Trial`. `…_ci_low` and `…_ci_high` are the bounds of a metric's 95 % interval: store/summary.py
+    chooses the trials, and `LogEstimate.interval` in stats/intervals.py computes the bounds.
     """
 
     status: Status
@@ -709,7 +679,6 @@ class Summary:
     kernels: Whole = None
     gpu_idle_fraction: Number = metric(
         "GPU idle fraction",
-        better=LOWER,
         from_times=True,
         help="1 - busy ÷ period: fraction of a saturated stream's time in which no kernel runs",
     )
@@ -718,7 +687,6 @@ class Summary:
     compile_cold_s: Number = metric(
         "compile, cold cache",
         unit="s",
-        better=LOWER,
         compare="bound",
         combine="mean",
         caches=("cold",),
@@ -729,7 +697,6 @@ class Summary:
     compile_warm_s: Number = metric(
         "compile, warm cache",
         unit="s",
-        better=LOWER,
         compare="bound",
         combine="mean",
         caches=("warm",),
@@ -740,7 +707,6 @@ class Summary:
     break_even_calls: Whole = metric(
         "break-even",
         unit="calls",
-        better=LOWER,
         from_times=True,
         help="calls until the preparation pays for itself against the baseline; NULL if never or"
         " not significant, and for arrivals and CPU streams",
@@ -752,7 +718,6 @@ class Summary:
     peak_reserved_cold_bytes: Whole = metric(
         "peak reserved, cold cache",
         unit="bytes",
-        better=LOWER,
         compare="ratio",
         combine="max",
         caches=("cold",),
@@ -765,7 +730,6 @@ class Summary:
     relative_memory: Number = metric(
         "memory against baseline",
         unit="×",
-        better=LOWER,
         as_change=True,
         help="this peak reserved ÷ the baseline's: 1.54 is 54 % more memory",
     )
@@ -783,14 +747,17 @@ class Summary:
     )
     disturbance: Text = fact("why the times are marked; NULL if they are not")
     compilations: Whole = metric(
-        "compilations", help="compile caches behind the figures; NULL if nothing compiles"
+        "compilations",
+        better=NEITHER,
+        help="compile caches behind the figures; NULL if nothing compiles",
     )
     hosts: Whole = metric(
-        "hosts", help="hosts behind the figures of a joined sweep; NULL in all others"
+        "hosts",
+        better=NEITHER,
+        help="hosts behind the figures of a joined sweep; NULL in all others",
     )
     unsteady_trials: Whole = metric(
         "unsteady trials",
-        better=LOWER,
         help="trials whose warm-up ended before calls were steady",
     )
 

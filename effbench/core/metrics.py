@@ -7,7 +7,7 @@ docs/reference/extending.md tells how to add a metric.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import get_args, get_type_hints
 
 from effbench.core.cell import Summary, Trial
@@ -16,6 +16,7 @@ from effbench.core.quantities import (
     Metric,
     change_text,
     format_bytes,
+    interval_text,
     is_missing,
     percent,
     ratio_text,
@@ -29,14 +30,13 @@ __all__ = [
     "RESULT_FIGURES",
     "RESULT_METRICS",
     "SPEEDUPS",
-    "SPEEDUP_COLUMNS",
     "TRIAL_METRICS",
     "Better",
     "Metric",
-    "SpeedupColumns",
     "bounds_of",
     "change_text",
     "format_bytes",
+    "interval_text",
     "is_missing",
     "percent",
     "ratio_text",
@@ -107,25 +107,7 @@ RESULT_FIGURES = figures_of_results()
 ESTIMATED = tuple(metric.name for metric in TRIAL_METRICS if metric.interval)
 #: metric -> the columns of its 95 % confidence interval
 INTERVALS = {metric.name: metric.interval for metric in METRICS.values() if metric.interval}
-#: speedup -> the time that it compares; the first one is the headline
+#: speedup -> the time that it compares; the first one is the headline. `pair_speedup` of a trial is
+#: its speedup from pairs; `separate_speedup` of a result is that of separate processes, and
+#: `busy_speedup` that of pairs on a busy host.
 SPEEDUPS = {metric.name: metric.speedup_of for metric in METRICS.values() if metric.speedup_of}
-
-
-@dataclass(frozen=True)
-class SpeedupColumns:
-    """The columns of a result with one speedup: by `separate` processes, and on a `busy` host.
-
-    `paired`: the column of a trial with its speedup from pairs.
-    """
-
-    paired: str
-    separate: str
-    busy: str
-
-
-SPEEDUP_COLUMNS = {
-    "speedup": SpeedupColumns("pair_speedup", "separate_speedup", "busy_speedup"),
-    "period_speedup": SpeedupColumns(
-        "pair_period_speedup", "separate_period_speedup", "busy_period_speedup"
-    ),
-}

@@ -10,6 +10,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Literal, ParamSpec
 
+#: The upper bound of an interval that is written is at most this multiple of the lower one.
+WIDEST = 1000
 #: Units of quantities that depend on times.
 UNITS_OF_TIME = ("ms", "s", "mJ", "samples/s", "tokens/s")
 
@@ -25,21 +27,22 @@ class Better(StrEnum):
 @dataclass(frozen=True)
 class Metric:
     """A measured quantity. `title`: empty for facts that a trial records, but that are not
-    offered as metrics. `compare`: `ratio` (interval of a ratio), `exact` (any change counts),
-    `bound` (one value per sweep) or `none`. `interval`: columns of the bounds of its 95 %
-    confidence interval. `combine`: how trials form a result, `mean` (geometric), `max`, `min`,
-    `warm` or `cold` (the largest of processes that did not, or did, compile with an empty cache,
-    if any); None: `store.summary` computes it. `caches`: the compile caches of the trials that give
-    it, marked or not: `cold`, `warm` or None, which compile nothing; empty: all trials that count.
-    `of`: the field of these trials, by default `name`. `explains`: whether failed cells keep it.
-    `as_change`: whether people read the ratio 1.54 as `+54 %`. `speedup_of`: the time that this
-    speedup compares. `from_times`: whether it follows from times, which its unit does not tell.
-    `name` and `kind` are those of the field that declares it.
+    offered as metrics. `better`: which values are better, by default lower ones. `compare`: `ratio`
+    (interval of a ratio), `exact` (any change counts), `bound` (one value per sweep) or `none`.
+    `interval`: columns of the bounds of its 95 % confidence interval. `combine`: how trials form a
+    result, `mean` (geometric), `max`, `min`, `warm` or `cold` (the largest of processes that did
+    not, or did, compile with an empty cache, if any); None: `store.summary` computes it. `caches`:
+    the compile caches of the trials that give it, marked or not: `cold`, `warm` or None, which
+    compile nothing; empty: all trials that count. `of`: the field of these trials, by default
+    `name`. `explains`: whether failed cells keep it. `as_change`: whether people read the ratio
+    1.54 as `+54 %`. `speedup_of`: the time that this speedup compares. `from_times`: whether it
+    follows from times, which its unit does not tell. `name` and `kind` are those of the field that
+    declares it.
     """
 
     title: str = ""
     unit: str = ""
-    better: Better = Better.NEITHER
+    better: Better = Better.LOWER
     compare: Literal["ratio", "exact", "bound", "none"] = "none"
     help: str = ""
     interval: tuple[str, str] | None = None
@@ -82,7 +85,7 @@ class Metric:
         if self.as_change:
             return change_text(value)
         if self.unit == "×":
-            return digits_of_ratio(value)
+            return significant(value, 2) if value < 0.0995 else f"{value:.2f}"
         if self.unit == "":
             return f"{value:.3g}"
         return significant(value, 3)
@@ -130,11 +133,13 @@ def format_bytes(value: float) -> str:
     return f"{significant(value / 1024**power, 3)} {' KMGT'[power]}iB"
 
 
-def digits_of_ratio(ratio: float) -> str:
-    """Return a ratio as `1.54`, with two digits at least."""
-    if ratio < 0.0995:
-        return significant(ratio, 2)
-    return f"{ratio:.2f}"
+def interval_text(low: float, high: float, number: Callable[[float], str]) -> str:
+    """Return the bounds of an interval as `1.25–1.35`, or, because the bounds of very few values
+    with different results have no meaning, that it is wider than 1000×. `number`: writes a
+    bound."""
+    if high > WIDEST * low:
+        return f"wider than {WIDEST}×"
+    return f"{number(low)}–{number(high)}"
 
 
 def ratio_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
@@ -143,9 +148,7 @@ def ratio_text(ratio: float | None, low: float | None = None, high: float | None
         return ""
     if low is None or high is None:
         return f"{ratio:.3f}"
-    if high < 1000:
-        return f"{ratio:.3f} ({low:.3f}–{high:.3f})"
-    return f"{significant(ratio, 3)} ({significant(low, 3)}–{significant(high, 3)})"
+    return f"{ratio:.3f} ({interval_text(low, high, '{:.3f}'.format)})"
 
 
 def change_text(ratio: float) -> str:

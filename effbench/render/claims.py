@@ -11,7 +11,7 @@ from effbench.claims.figures import Figure
 from effbench.core.labels import ABSENT, natural
 from effbench.core.metrics import significant
 from effbench.core.table import Column, Record, Shown, Table
-from effbench.store.decisions import ClaimVerdict
+from effbench.store.schema import ClaimVerdict
 from effbench.store.secrets import masked
 
 #: Statement of a claim that was judged by an earlier effbench.

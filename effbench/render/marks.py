@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from effbench.core.cell import Result
 from effbench.core.disturbances import cause_of
 from effbench.core.labels import LabelledResults
-from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
+from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, interval_text, why_marked
 from effbench.core.printable import listed
 from effbench.core.table import Shown
 
@@ -68,8 +68,7 @@ class Estimate:
         """Return `1.25–1.35`; empty without an interval."""
         if self.low is None or self.high is None or self.low == self.high:
             return ""
-        metric = METRICS[self.metric]
-        return f"{metric.number(self.low)}–{metric.number(self.high)}"
+        return interval_text(self.low, self.high, METRICS[self.metric].number)
 
     @property
     def tone(self) -> str:

@@ -1,7 +1,8 @@
 """Means, ratios and medians with confidence intervals: the arithmetic.
 
-The interval of a result's speedup: `_speedups` in `store/summary.py` chooses its trials (`estimate`
-over pairs, else `log_difference` of the times), and `LogEstimate.interval` computes it. The
+The interval of a result's speedup: `speedup_columns` in `store/summary.py` chooses its trials
+(`estimate` over pairs, else `log_difference` of the times), and `LogEstimate.interval` computes it.
+The
 interval over the pairs within one trial is computed in `measure/pairs.py`.
 
 Statistics over trials use logarithms, because times are positive and their errors multiply. The

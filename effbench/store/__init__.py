@@ -11,7 +11,7 @@
 | decisions | which baselines and verdicts are kept? |
 
 Trials become `StoredTrial`, the `CountedTrials` of a cell, a `Summary`, and `Result`, a row of the
-view.
+view. The arithmetic of means and intervals is in stats/intervals.py.
 """
 
 from effbench.store.schema import HEAD_REVISION, RESULT_COLUMNS

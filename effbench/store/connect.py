@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, event, exc
+from sqlalchemy import Connection, exc
 
 from effbench.core.errors import SchemaError, StoreError
 from effbench.core.folders import expand_user
@@ -35,16 +35,25 @@ from effbench.store.values import dump_json
 
 #: A URL, or the path of a SQLite file.
 DatabaseUrl: TypeAlias = str | os.PathLike[str]
-R = TypeVar("R")
 ELSEWHERE = "choose another database (db=URL for a sweep, --db URL for a command)"
 #: How long a locked SQLite file, or a PostgreSQL server that was reached before, is waited for.
 BUSY_TIMEOUT_S = 30.0
 POLL_S = 0.2
 #: A closed connection, a deadlock and a lock pass at once: no message before this time.
 SILENT_S = 0.5
-WRITE_OPTION = "effbench_write"
 #: What messages call the database of an engine.
 NAME_OPTION = "effbench_name"
+#: Dialect -> the first statement of a transaction that reads: all its queries see the same state.
+_BEGIN_READING = {
+    "sqlite": "BEGIN",
+    "postgresql": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+}
+#: Dialect -> the first statement of one that writes. In SQLite it waits for the write lock; a
+#: deferred transaction that begins to write would fail instead.
+_BEGIN_WRITING = {
+    "sqlite": "BEGIN IMMEDIATE",
+    "postgresql": "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+}
 #: SQLSTATE of errors after which a second attempt may succeed: connection exception, operator
 #: intervention (shutdown, crash), serialization failure, deadlock, lock timeout.
 _LOST = ("08", "57P", "40001", "40P01", "55P03")
@@ -83,16 +92,10 @@ class EmptyError(StoreError):
     """The database has no tables yet."""
 
 
-class NoDatabaseError(StoreError):
-    """The file of a SQLite database does not exist."""
-
-
 def parse_url(url: DatabaseUrl) -> sa.URL:
     """Return `url` as a SQLAlchemy URL; a plain path means a SQLite file. Raises StoreError for an
     unusable URL, ConfigError for an unknown home folder."""
     given = os.fspath(url)
-    if not given:
-        raise StoreError(f"the database URL is empty; {_FORMS}")
     if "://" not in given:
         return _url_of_path(given)
     shown = masked_url(given)
@@ -136,26 +139,18 @@ def folder_of(url: DatabaseUrl) -> Path:
     return file.parent if file else Path("results")
 
 
-def describe(url: sa.URL) -> str:
-    """Return the database's name for messages: its path, or its URL without the password."""
-    if url.get_backend_name() == "sqlite":
-        return url.database or ""
-    return masked_url(url.set(drivername="postgresql").render_as_string(hide_password=True))
+def describe(url: DatabaseUrl) -> str:
+    """Return the database's name for messages: its path, or its URL without the password. Raises
+    StoreError for an unusable URL."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return parsed.database or ""
+    return masked_url(parsed.set(drivername="postgresql").render_as_string(hide_password=True))
 
 
 def name_of(connection: Connection) -> str:
     """Return what messages call the database."""
     return str(connection.engine.get_execution_options()[NAME_OPTION])
-
-
-@contextmanager
-def existing(message: str) -> Iterator[None]:
-    """Raise StoreError with this message if the database that is opened in this context does not
-    exist."""
-    try:
-        yield
-    except NoDatabaseError as error:
-        raise StoreError(message) from error
 
 
 class Database:
@@ -174,41 +169,53 @@ class Database:
     ) -> None:
         """Connect once. `create`: create a missing SQLite file and its folder. `name`: what
         messages call the database."""
-        parsed = parse_url(url)
-        self.name = name or describe(parsed)
+        self.name = name or describe(url)
         self.is_writable = write
         self._lock = threading.Lock()
         self._file = sqlite_file(url)
         if self._file is None:
-            self._engine = _server_engine(parsed, self.name, write)
-            self._writer = self._engine.execution_options(isolation_level="READ COMMITTED")
+            self._engine = _server_engine(url, self.name)
             return
         _check_path(self._file, create=create)
         # absolute, because the working directory may change later
         self._file = self._file.absolute()
         open_file = _sqlite_opener(self._file, self.name, write=write, create=create)
-        self._file_id = identity(self._file)
-        self._engine = _sqlite_engine(parsed, self.name, open_file)
-        self._writer = self._engine.execution_options(**{WRITE_OPTION: True})
+        self._opened = self._file.stat()
+        self._engine = sa.create_engine(
+            parse_url(url),
+            creator=open_file,
+            execution_options={NAME_OPTION: self.name},
+            json_serializer=dump_json,
+        )
 
     def is_moved(self) -> bool:
         """Return whether the path no longer leads to the file that was opened (SQLite only)."""
-        return self._file is not None and identity(self._file) != self._file_id
+        if self._file is None:
+            return False
+        try:
+            return not os.path.samestat(self._file.stat(), self._opened)
+        except OSError:
+            return True
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Yield a connection whose queries see the same state of the database."""
         with self._explained(), self._engine.connect() as connection:
+            connection.exec_driver_sql(_BEGIN_READING[connection.dialect.name])
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """Yield a connection for one transaction. If it waits for another one, it sees what that
-        has committed."""
+        has committed. Raises StoreError afterwards if the file of the database was moved, deleted
+        or replaced; a moved file then has what was written."""
         if not self.is_writable:
             raise StoreError(f"{self.name} is open for reading only")
-        with self._lock, self._explained(), self._writer.begin() as connection:
+        with self._lock, self._explained(), self._engine.begin() as connection:
+            connection.exec_driver_sql(_BEGIN_WRITING[connection.dialect.name])
             yield connection
+        if self.is_moved():
+            raise StoreError(f"{self.name} was moved, deleted or replaced while it was in use")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -252,13 +259,10 @@ def revision(connection: Connection) -> str | None:
     tables = sa.inspect(connection).get_table_names()
     if not tables:
         return None
-    versions: list[str] = []
-    if "alembic_version" in tables:
-        query = sa.text("SELECT version_num FROM alembic_version")
-        versions = list(connection.scalars(query))
-    if len(versions) != 1 or "sweep_cell" not in tables:
+    if not {"alembic_version", "sweep_cell"} <= set(tables):
         raise StoreError(f"{name_of(connection)} belongs to another program; {ELSEWHERE}")
-    return versions[0]
+    version: str = connection.scalars(sa.text("SELECT version_num FROM alembic_version")).one()
+    return version
 
 
 def make_unless_there(connection: Connection) -> str:
@@ -302,26 +306,30 @@ def _is_lost(error: BaseException | None) -> bool:
     return cause.sqlstate is None or str(cause.sqlstate).startswith(_LOST)
 
 
-def repeated(attempt: Callable[[], R], name: str) -> R:
-    """Return what `attempt` returns. Repeat it for BUSY_TIMEOUT_S while the server of the database
-    `name` restarts, or another transaction is in the way."""
-    began = time.monotonic()
-    is_reported = False
-    while True:
-        try:
-            return attempt()
-        except StoreError as error:
-            if not _is_lost(error.__cause__):
-                raise
-            reason = _first_line(error.__cause__)
-            waited_s = time.monotonic() - began
-            if waited_s > BUSY_TIMEOUT_S:
-                what = f"{name} was not reachable for {BUSY_TIMEOUT_S:g} s"
-                raise StoreError(f"{what}: {reason}") from error
-            if waited_s > SILENT_S and not is_reported:
-                print(f"effbench: waiting for {name}: {reason}", file=sys.stderr, flush=True)
-                is_reported = True
-            time.sleep(POLL_S)
+class Patience:
+    """Waits, BUSY_TIMEOUT_S at most, while the server of a database restarts, or another
+    transaction is in the way."""
+
+    def __init__(self, name: str) -> None:
+        """`name`: what messages call the database."""
+        self.name = name
+        self.began = time.monotonic()
+        self.is_reported = False
+
+    def wait(self, error: StoreError) -> None:
+        """Wait before the next attempt. Raises the error of the last attempt if another one cannot
+        help, StoreError if it comes too late."""
+        if not _is_lost(error.__cause__):
+            raise error
+        reason = _first_line(error.__cause__)
+        waited_s = time.monotonic() - self.began
+        if waited_s > BUSY_TIMEOUT_S:
+            what = f"{self.name} was not reachable for {BUSY_TIMEOUT_S:g} s"
+            raise StoreError(f"{what}: {reason}") from error
+        if waited_s > SILENT_S and not self.is_reported:
+            print(f"effbench: waiting for {self.name}: {reason}", file=sys.stderr, flush=True)
+            self.is_reported = True
+        time.sleep(POLL_S)
 
 
 def _first_line(error: BaseException | None) -> str:
@@ -329,41 +337,24 @@ def _first_line(error: BaseException | None) -> str:
     return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
 
 
-def moved(name: str) -> StoreError:
-    return StoreError(f"{name} was moved, deleted or replaced while it was in use")
-
-
-def identity(file: Path) -> tuple[int, int] | None:
-    """Return device and inode, None if there is no such file."""
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _server_engine(url: sa.URL, name: str, write: bool) -> sa.Engine:
+def _server_engine(url: DatabaseUrl, name: str) -> sa.Engine:
+    """Return an engine that has connected to the server once. Raises StoreError."""
+    parsed = parse_url(url)
     try:
         engine = sa.create_engine(
-            url,
-            # as in SQLite, the queries of a transaction see the same state
-            isolation_level="REPEATABLE READ",
+            parsed,
             json_serializer=dump_json,
             pool_pre_ping=True,
-            connect_args={key: _LIBPQ[key] for key in _LIBPQ.keys() - url.query.keys()},
-            execution_options={NAME_OPTION: name, "postgresql_readonly": not write},
+            connect_args={key: _LIBPQ[key] for key in _LIBPQ.keys() - parsed.query.keys()},
+            execution_options={NAME_OPTION: name},
         )
+        engine.connect().close()
     except ImportError as error:
         raise StoreError(
             f"{name} needs a PostgreSQL driver; run pip install 'effbench[postgres]'"
         ) from error
-    try:
-        engine.connect().close()
     except exc.SQLAlchemyError as error:
-        reason = _first_line(error)
-        if url.password == "***":
-            reason += "; *** hides a password: omit it and set PGPASSWORD"
-        raise StoreError(f"{name} cannot be reached: {reason}") from error
+        raise StoreError(f"{name} cannot be reached: {_first_line(error)}") from error
     return engine
 
 
@@ -371,36 +362,17 @@ def _sqlite_opener(
     file: Path, name: str, *, write: bool, create: bool
 ) -> Callable[[], sqlite3.Connection]:
     """Return the function that connects to the file, after connecting once. Raises StoreError."""
+    # readers also open it to write: only this removes the files of a write-ahead log
+    mode = "rw"
     try:
-        mode = "rwc" if create else "rw"
-        _open_sqlite(file, mode, write).close()
+        _open_sqlite(file, "rwc" if create else mode, write).close()
     except (sqlite3.Error, UnicodeDecodeError) as error:
         if write or not re.search(_NO_INDEX, str(error).lower()):
             raise explain(error, name) from error
         # an immutable file is read without its log: too little, or too much
         require_finished(file, "-wal", "-journal")
-        return partial(_open_sqlite, file, "ro&immutable=1", write)
-    # also for readers: only it removes the files of a write-ahead log
-    return partial(_open_sqlite, file, "rw", write)
-
-
-def _sqlite_engine(url: sa.URL, name: str, creator: Callable[[], sqlite3.Connection]) -> sa.Engine:
-    engine = sa.create_engine(
-        url,
-        creator=creator,
-        execution_options={NAME_OPTION: name},
-        json_serializer=dump_json,
-    )
-
-    @event.listens_for(engine, "begin")
-    def begin_transaction(connection: Connection) -> None:
-        # IMMEDIATE waits for the write lock; a deferred transaction that begins to write would fail
-        # instead
-        writes = connection.get_execution_options().get(WRITE_OPTION, False)
-        begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
-        connection.exec_driver_sql(begin)
-
-    return engine
+        mode = "ro&immutable=1"
+    return partial(_open_sqlite, file, mode, write)
 
 
 def _open_sqlite(file: Path, mode: str, write: bool) -> sqlite3.Connection:
@@ -417,7 +389,7 @@ def _open_sqlite(file: Path, mode: str, write: bool) -> sqlite3.Connection:
         f"{file.as_uri()}?mode={mode}",
         uri=True,
         timeout=BUSY_TIMEOUT_S,
-        isolation_level=None,  # the `begin` event starts transactions
+        isolation_level=None,  # `Database` begins transactions
         check_same_thread=False,
     )
     try:
@@ -437,23 +409,20 @@ def missing(path: Path) -> str:
         where = f"{path} in the folder {Path.cwd()}"
     run = f"effbench -m model=mlp bs=1,8 mode=eager,default{db_setting(str(path))}"
     return (
-        f"no database at {where}: change to the folder of your sweep, or name its database with"
-        f" --db PATH\nIf you have run no sweep yet, run one first: {run}"
+        f"no database at {where}: change to the folder of your sweep, or name its database (--db"
+        " PATH for a command, db=PATH for a sweep)\n"
+        f"If you have run no sweep yet, run one first: {run}"
     )
 
 
 def _check_path(path: Path, *, create: bool) -> None:
     try:
-        if path.is_dir():
-            raise StoreError(
-                f"{path} is a folder; name a file in it, such as {path / 'effbench.db'}"
-            )
         if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
-            raise StoreError(f"{path} is a pipe or a device, not a database")
+            raise StoreError(f"{path} is not a file; name the file of a database")
         if create:
             create_folder(path.parent)
         elif not path.exists():
-            raise NoDatabaseError(missing(path))
+            raise StoreError(missing(path))
     except OSError as error:
         raise StoreError(
             f"{path} cannot be used: {error.strerror or error}; {ELSEWHERE}"
@@ -463,8 +432,8 @@ def _check_path(path: Path, *, create: bool) -> None:
 def require_finished(file: Path, *endings: str) -> None:
     """Raise StoreError if SQLite has yet to apply a write-ahead log (`-wal`) or a rollback journal
     (`-journal`) to the file. It is next to the file that links lead to."""
-    real = os.path.realpath(file)
-    for log in (Path(real + ending) for ending in endings):
+    for ending in endings:
+        log = Path(os.path.realpath(file) + ending)
         if log.exists() and log.stat().st_size:
             hint = (
                 f"`effbench ls{db_option(str(file))}` finishes it; in a read-only folder, copy both"

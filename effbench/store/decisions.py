@@ -13,17 +13,9 @@ from sqlalchemy import Connection, select
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.settings import db_option
 from effbench.store.connect import insert, name_of
-from effbench.store.schema import (
-    BASELINE,
-    ENVIRONMENT,
-    SWEEP,
-    VERDICT,
-    ClaimVerdict,
-)
+from effbench.store.schema import BASELINE, ENVIRONMENT, SWEEP, VERDICT
 from effbench.store.sweeps import hardware
 from effbench.store.values import Columns, as_dicts, now, text
-
-__all__ = ["ClaimVerdict"]
 
 
 @dataclass(frozen=True)
@@ -93,21 +85,11 @@ def baselines(connection: Connection, name: str | None = None) -> list[BaselineI
     return named
 
 
-def remove_baseline(
-    connection: Connection, name: str, hardware: str | None = None
-) -> list[BaselineInfo]:
-    """Delete the baseline on this hardware (None: on all) and return what was deleted. Raises
+def remove_baseline(connection: Connection, name: str) -> list[BaselineInfo]:
+    """Delete the baseline on all hardware and return what was deleted. Raises
     NothingFoundError."""
-    known = baselines(connection, name)
-    removed = [baseline for baseline in known if hardware in (None, baseline.hardware)]
-    if not removed:
-        places = ", ".join(baseline.hardware for baseline in known)
-        raise NothingFoundError(
-            f"baseline {name!r} is set on {places}, not on {hardware}; use one of these"
-        )
-    for baseline in removed:
-        row = sa.delete(BASELINE).filter_by(name=name, hardware=baseline.hardware)
-        connection.execute(row)
+    removed = baselines(connection, name)
+    connection.execute(sa.delete(BASELINE).filter_by(name=name))
     return removed
 
 

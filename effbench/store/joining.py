@@ -30,11 +30,10 @@ from effbench.core.cell import (
 )
 from effbench.core.environments import diff_conditions
 from effbench.core.errors import StoreError, UsageError
-from effbench.core.metrics import SPEEDUP_COLUMNS, TRIAL_METRICS, bounds_of
+from effbench.core.metrics import SPEEDUPS, TRIAL_METRICS, bounds_of
 from effbench.core.printable import count
 from effbench.store import sweeps, trials
-from effbench.store.connect import insert
-from effbench.store.schema import RESULT, SWEEP, TRIAL
+from effbench.store.schema import RESULT, TRIAL
 from effbench.store.summary import BOUNDS, mean_of
 from effbench.store.values import Columns, now, text, trial_row
 
@@ -43,12 +42,12 @@ JOINED = "joined"
 #: Facts of an environment and settings of a protocol in which hosts may differ.
 OF_HOST = ("driver_version", "platform", "gpu_memory_bytes", "name", "rounds")
 #: Figures of a result that are figures of a trial.
-FIGURES = tuple(
+SHARED_FIGURES = tuple(
     metric.name for metric in TRIAL_METRICS if metric.title and metric.name in RESULT.columns
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class HostSweep:
     """A sweep of one host, which is joined with others. `host`: a short and unique name."""
 
@@ -150,15 +149,15 @@ class HostSweep:
 def figures_of(result: Result) -> Columns:
     """Return the figures of a trial that stands for a result. Its speedups count as those of pairs,
     because both sides ran on the same host."""
-    figures: Columns = {name: getattr(result, name) for name in FIGURES}
+    figures: Columns = {name: getattr(result, name) for name in SHARED_FIGURES}
     figures["pair_disturbance"] = result.speedup_disturbance
     if result.unsteady_trials is not None:
         figures["steady"] = result.unsteady_trials == 0
     bounded = {"latency_ms": "latency_ms", "period_ms": "period_ms"}
-    for name, columns in SPEEDUP_COLUMNS.items():
-        figures[columns.paired] = result.value(name)
-        figures[f"{columns.paired}_disturbed"] = result.value(columns.busy)
-        bounded[name] = columns.paired
+    for name in SPEEDUPS:
+        figures[f"pair_{name}"] = result.value(name)
+        figures[f"pair_{name}_disturbed"] = result.value(f"busy_{name}")
+        bounded[name] = f"pair_{name}"
     for name, figure in bounded.items():
         bounds = BOUNDS[figure]
         figures[bounds.low], figures[bounds.high] = bounds_of(result, name)
@@ -216,7 +215,8 @@ def _read_parts(connection: Connection, sweep_ids: Sequence[str]) -> list[HostSw
         fault = _fault(part, other)
         if fault:
             raise StoreError(f"{part.sweep.id} and {other.sweep.id} cannot be joined{fault}")
-    return _named(parts)
+    name_hosts(parts)
+    return parts
 
 
 def _fault(part: HostSweep, other: HostSweep) -> str | None:
@@ -240,19 +240,11 @@ def _fault(part: HostSweep, other: HostSweep) -> str | None:
     return None
 
 
-def _named(parts: Sequence[HostSweep]) -> list[HostSweep]:
-    """Return the parts with the names of their hosts."""
+def name_hosts(parts: Sequence[HostSweep]) -> None:
     names = [(part.hostname or "host").partition(".")[0] for part in parts]
-    if len(set(names)) < len(names):
-        names = [f"{name}-{number}" for number, name in enumerate(names, 1)]
-    return [
-        replace(part, host=name)
-        for part, name in zip(
-            parts,
-            names,
-            strict=True,
-        )
-    ]
+    is_unique = len(set(names)) == len(names)
+    for number, (part, name) in enumerate(zip(parts, names, strict=True), 1):
+        part.host = name if is_unique else f"{name}-{number}"
 
 
 def _write_sweep(
@@ -279,9 +271,9 @@ def _write_sweep(
         "host": {JOINED: [part.facts() for part in parts]},
         "imported_at": now(),
     }
-    new = insert(connection, SWEEP).values(**row)
-    connection.execute(new.on_conflict_do_update(index_elements=["id"], set_=row))
-    sweeps.clear(connection, sweep_id)
+    if not sweeps.add_sweep(connection, row):
+        sweeps.update(connection, sweep_id, **row)
+        sweeps.clear(connection, sweep_id)
 
 
 def _write_trials(

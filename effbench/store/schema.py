@@ -78,10 +78,7 @@ class UtcDateTime(sa.TypeDecorator[dt.datetime]):
     ) -> dt.datetime | None:
         return None if value is None else utc(value)
 
-    def process_result_value(
-        self, value: dt.datetime | None, dialect: sa.Dialect
-    ) -> dt.datetime | None:
-        return None if value is None else utc(value)
+    process_result_value = process_bind_param
 
 
 @compiles(Boolean, "sqlite")
@@ -120,17 +117,14 @@ NOT_NEGATIVE = COUNTS | {metric.name for metric in TRIAL_METRICS if metric.title
 
 def table(name: str, *parts: Any) -> sa.Table:
     """Declare a table with its columns and constraints, and a check of each column's range."""
-    columns = [part for part in _flat(parts) if isinstance(part, Column)]
-    checks = [check for column in columns for check in checks_of(column)]
-    return sa.Table(name, METADATA, *_flat(parts), *checks, sqlite_strict=True)
-
-
-def _flat(parts: Any) -> Iterator[Any]:
+    flat: list[Any] = []
     for part in parts:
-        if isinstance(part, list):
-            yield from part
-        else:
-            yield part
+        flat += part if isinstance(part, list) else [part]
+    checks: list[sa.Constraint] = []
+    for part in flat:
+        if isinstance(part, Column):
+            checks += checks_of(part)
+    return sa.Table(name, METADATA, *flat, *checks, sqlite_strict=True)
 
 
 def checks_of(column: Column[Any]) -> Iterator[sa.Constraint]:
@@ -321,17 +315,17 @@ RESULTS = sa.Table(
 )
 RESULT_COLUMNS = tuple(_SHOWN)
 _DTYPES = {
-    sa.Boolean: "boolean",
-    sa.Integer: "Int64",
-    sa.Float: "float64",
-    sa.String: "string",
-    UtcDateTime: "datetime64[ns, UTC]",
-    sa.JSON: "object",
+    bool: "boolean",
+    int: "Int64",
+    float: "float64",
+    str: "string",
 }
 #: column of the view `results` -> its dtype in pandas, whatever the rows hold
-RESULT_DTYPES = {
-    c.name: next(dtype for kind, dtype in _DTYPES.items() if isinstance(c.type, kind))
-    for c in RESULTS.c
+RESULT_DTYPES = {name: _DTYPES[RESULT_FIGURES.get(name, str)] for name in RESULT_COLUMNS} | {
+    "started_at": "datetime64[ns, UTC]",
+    "bs": "Int64",
+    "trials": "Int64",
+    "params": "object",
 }
 VIEW_QUERY = (
     select(*(column.label(name) for name, column in _SHOWN.items()))

@@ -15,7 +15,7 @@ from effbench.core.cell import Cell, Result, StoredEnvironment, Trial
 from effbench.core.labels import grouped
 from effbench.core.metrics import Metric
 from effbench.stats.intervals import is_number
-from effbench.store.schema import RESULT, TRIAL
+from effbench.store.schema import RESULT
 from effbench.store.summary import CountedTrials, figure_of
 from effbench.store.sweeps import (
     SweepInfo,
@@ -24,7 +24,7 @@ from effbench.store.sweeps import (
     is_rerun,
     sweeps,
 )
-from effbench.store.trials import read_without_extra, stream_results
+from effbench.store.trials import WITHOUT_EXTRA, read_trials, results
 from effbench.store.values import ResultKey, as_dicts, sql_query
 
 # --- the results of a sweep ---
@@ -79,14 +79,14 @@ def is_valid(value: float | None, metric: Metric) -> TypeGuard[float]:
 
 def results_with_trials(connection: Connection, sweep_id: str) -> dict[ResultKey, ResultWithTrials]:
     """Return the results of a sweep with the trials that count for them."""
-    of_sweep = read_without_extra(connection, TRIAL.c.sweep_id == sweep_id)
+    of_sweep = read_trials(connection, sweep_id, names=WITHOUT_EXTRA)
     trials = grouped(of_sweep, attrgetter(*ResultKey._fields))
-    results = {}
-    for result in stream_results(connection, [sweep_id]):
+    with_trials = {}
+    for result in results(connection, sweep_id):
         key = ResultKey(result.cell_key, result.environment_id)
         counted = CountedTrials.of(trials[key])
-        results[key] = ResultWithTrials(**vars(result), counted=counted)
-    return results
+        with_trials[key] = ResultWithTrials(**vars(result), counted=counted)
+    return with_trials
 
 
 # --- earlier sweeps ---

@@ -104,7 +104,7 @@ def has_its_key(table: sa.Table, row: Mapping[str, Any]) -> bool:
         return bool(row["id"] == Environment(**facts).id)
     if table is CELL:
         try:
-            return cell_row(Cell.from_params(row["params"])) == dict(row)
+            return cell_row(Cell(**row["params"])) == dict(row)
         except (AttributeError, KeyError, TypeError):  # it does not describe a cell
             return False
     return True
@@ -131,17 +131,10 @@ def opened(url: str) -> Iterator[Source]:
         if current in REVISIONS[:-1]:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="effbench-"))
             copy = Path(folder) / "upgraded.db"
-            with (
-                connect.Database(
-                    copy,
-                    write=True,
-                    create=True,
-                    name=name,
-                ) as upgraded,
-                upgraded.writing() as writing,
-            ):
-                schema.make(writing)
-                copy_rows(Source(connection, name), writing, current)
+            copy.touch()
+            with connect.connected(copy, write=True, name=name) as upgraded:
+                schema.make(upgraded)
+                copy_rows(Source(connection, name), upgraded, current)
             connection = stack.enter_context(connect.connected(copy, name=name))
         else:
             connect.require_head(current, name)

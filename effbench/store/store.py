@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from functools import wraps
-from operator import attrgetter
 from typing import (
     Concatenate,
     Literal,
@@ -18,17 +16,12 @@ from typing import (
 
 from sqlalchemy import Connection
 
-from effbench.core.cell import Result, Trial
-from effbench.core.settings import db_setting
-from effbench.store import (
-    connect,
-    decisions,
-    joining,
-    maintenance,
-)
+from effbench.core.errors import StoreError
+from effbench.store import connect, decisions, joining
 from effbench.store import sides as side_queries
 from effbench.store import sweeps as sweep_queries
 from effbench.store import trials as trial_queries
+from effbench.store.schema import TRIAL
 from effbench.store.trials import SampledTrial
 from effbench.store.values import DamagedSamplesError
 
@@ -36,27 +29,29 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Query: TypeAlias = Callable[Concatenate[Connection, P], R]
 Method: TypeAlias = Callable[Concatenate["Store", P], R]
-Begin: TypeAlias = Callable[[connect.Database], AbstractContextManager[Connection]]
 
 
 def reads(query: Query[P, R]) -> Method[P, R]:
     """Return the method of a Store that runs this query in a transaction of its own."""
-    return method_of(query, connect.Database.reading)
+    return method_of(query, write=False)
 
 
 def writes(query: Query[P, R]) -> Method[P, R]:
     """Return the method of a Store that runs this query in a transaction that may write."""
-    return method_of(query, connect.Database.writing)
+    return method_of(query, write=True)
 
 
-def method_of(query: Query[P, R], begin: Begin) -> Method[P, R]:
+def method_of(query: Query[P, R], *, write: bool) -> Method[P, R]:
     @wraps(query)
     def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        def attempt() -> R:
-            with begin(store) as connection:
-                return query(connection, *args, **kwargs)
-
-        return connect.repeated(attempt, store.name)
+        begin = store.writing if write else store.reading
+        patience = connect.Patience(store.name)
+        while True:
+            try:
+                with begin() as connection:
+                    return query(connection, *args, **kwargs)
+            except StoreError as error:
+                patience.wait(error)
 
     return method
 
@@ -97,19 +92,18 @@ class Store(connect.Database):
         writing."""
         current = self._revision()
         if current is None and not self.is_writable:
-            run = f"effbench -m mode=eager,default{db_setting(self.name)}"
-            raise connect.EmptyError(f"{self.name} is empty; `{run}` fills it")
+            raise connect.EmptyError(f"{self.name} is empty: it holds no sweep yet")
         connect.require_head(current or self._make_unless_there(), self.name)
         is_new_bulk = bulk and current is None
         if self.is_writable and self._file is not None and not is_new_bulk:
-            self._use_write_ahead_log()
+            # it stays on; if another process locks the database, a later call turns it on
+            with suppress(StoreError):
+                self._set_pragma("journal_mode = WAL")
 
-    def _use_write_ahead_log(self) -> None:
-        """Turn it on for good; if another process locks the database, a later call will do it."""
+    def _set_pragma(self, pragma: str) -> None:
+        """Execute a pragma outside of transactions."""
         with self._explained(), self._engine.connect() as connection:
-            cursor = connection.connection.cursor()
-            with suppress(sqlite3.OperationalError):
-                cursor.execute("PRAGMA journal_mode = WAL")
+            connection.exec_driver_sql(f"PRAGMA {pragma}")
 
     _revision = reads(connect.revision)
     _make_unless_there = writes(connect.make_unless_there)
@@ -133,51 +127,31 @@ class Store(connect.Database):
 
     # --- trials and results
 
-    _add_trial = writes(trial_queries.add_trial)
-    _stored_samples = reads(trial_queries.stored_samples)
-
-    def add_trial(
-        self,
-        sweep_id: str,
-        environment_id: str,
-        trial: Trial,
-    ) -> int:
-        """Store a trial (see `trials.add_trial`). Also raises StoreError if the database file was
-        moved, deleted or replaced; a moved file then has the trial."""
-        trial_id = self._add_trial(sweep_id, environment_id, trial)
-        if self.is_moved():
-            raise connect.moved(self.name)
-        return trial_id
-
+    add_trial = writes(trial_queries.add_trial)
     history = reads(trial_queries.history)
     host_speeds = reads(trial_queries.host_speeds)
     trials = reads(trial_queries.trials)
+    read_trials = reads(trial_queries.read_trials)
     trial_facts = reads(trial_queries.trial_facts)
     samples = reads(trial_queries.samples)
+    stored_samples = reads(trial_queries.stored_samples)
     results = reads(trial_queries.results)
     rebuild_results = writes(trial_queries.rebuild_results)
 
     def trials_with_samples(
-        self, sweep_id: str, environment_ids: Iterable[str]
+        self, sweep_id: str, environment_ids: Collection[str]
     ) -> Iterator[SampledTrial]:
         """Yield the trials of the sweep in these environments, by cell key, environment, round and
         attempt. Samples that are damaged are omitted, and `extra` says so. No transaction stays
         open between them."""
-        ids = set(environment_ids)
-        for trial in sorted(self.trials(sweep_id), key=attrgetter(*trial_queries.ORDER)):
-            if trial.environment_id not in ids:
-                continue
+        is_there = TRIAL.c.environment_id.in_(environment_ids)
+        for trial in self.read_trials(sweep_id, is_there):
             timers = {}
             try:
-                timers = self._stored_samples(trial.id)
+                timers = self.stored_samples(trial.id)
             except DamagedSamplesError as error:
                 trial.extra["damaged_samples"] = str(error)
             yield SampledTrial(trial, timers)
-
-    def stream_results(self, sweep_ids: Iterable[str] = ()) -> Iterator[Result]:
-        """Yield results in one transaction; see `trials.stream_results`."""
-        with self.reading() as connection:
-            yield from trial_queries.stream_results(connection, sweep_ids)
 
     # --- comparisons
 
@@ -195,10 +169,8 @@ class Store(connect.Database):
 
     # --- the file
 
-    upgrade = staticmethod(maintenance.upgrade)
-
     def finish_log(self) -> None:
         """Write what SQLite's log holds into the file, and empty the log. Otherwise a file that was
         moved would lack it, and SQLite would apply it to a file that is put in its place."""
-        with self._lock, self._explained(), self._engine.connect() as connection:
-            connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with self._lock:
+            self._set_pragma("wal_checkpoint(TRUNCATE)")

@@ -1,11 +1,17 @@
 """Summarise the trials of a cell in one sweep and one environment as a row of `result`.
 
-`_speedups` chooses pairs or separate processes for a speedup, and `LogEstimate.interval`
-(stats/intervals.py) computes its interval. The rule for figures of cold and warm compile caches is
-`CountedTrials.giving`.
+The columns `speedup`, `speedup_ci_low` and `speedup_ci_high` are made in four steps, as are those
+of `period_speedup`:
 
-`counted` chooses the trials that count: without marked ones, and on GPUs without those whose host
-was slower than in others, if enough remain.
+| step | where |
+|---|---|
+| choose the trials that count | `CountedTrials.of` |
+| choose pairs, or separate processes | `speedup_columns` |
+| mean logarithm over trials and compilations, with its error | `estimate`, `log_difference` |
+| the 95 % interval of this mean | `LogEstimate.interval` in `stats/intervals.py` |
+
+Times take the same steps, except the second. The rule for figures of cold and warm compile caches
+is `CountedTrials.giving`.
 
 Intervals are over trials. A sweep that joins several hosts (see `joining`) has one trial for each,
 so that they are over hosts.
@@ -14,7 +20,7 @@ so that they are over hosts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -33,7 +39,6 @@ from effbench.core.metrics import (
     ESTIMATED,
     INTERVALS,
     METRICS,
-    SPEEDUP_COLUMNS,
     SPEEDUPS,
     Metric,
 )
@@ -53,9 +58,6 @@ SLOWER_HOST = 1.1
 #: values of `speedup_from`
 PAIRS, SEPARATE = "pairs", "separate"
 
-_RANK = {status: rank for rank, status in enumerate(SEVERITY)}
-
-
 # --- the trials that count ---
 
 
@@ -63,36 +65,6 @@ def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
     """Return the last attempt of each round, in the order of the rounds."""
     by_attempt = sorted(trials, key=attrgetter("round", "attempt"))
     return list({trial.round: trial for trial in by_attempt}.values())
-
-
-def counted(trials: Iterable[Trial], mark: str = "disturbance") -> list[Trial]:
-    """Return the trials that count: last attempts, without marked ones if enough others are ok, and
-    without those during which the host was slower, even in its quiet moments.
-
-    A shared host changes its speed for minutes. While it is slow, no trial knows that it was, or
-    will be, faster. `mark`: the field that says why a trial is marked.
-    """
-
-    def preferred(trials: list[Trial], is_preferred: Callable[[Trial], bool]) -> list[Trial]:
-        # a failure always counts
-        kept = [trial for trial in trials if trial.status is not Status.OK or is_preferred(trial)]
-        good = [trial for trial in kept if trial.status is Status.OK and is_unmarked(trial)]
-        return kept if len(good) >= ENOUGH_UNMARKED else trials
-
-    def is_unmarked(trial: Trial) -> bool:
-        return getattr(trial, mark) is None
-
-    kept = preferred(last_attempts(trials), is_unmarked)
-    # on the CPU, the fixed work has levels of its own
-    speeds = [trial.host_ms for trial in kept if trial.gpu_uuid is not None]
-    limit_ms = SLOWER_HOST * min(filter(None, speeds), default=inf)
-    return preferred(kept, lambda trial: (trial.host_ms or 0.0) <= limit_ms)
-
-
-def disturbance_of(trials: Iterable[Trial], mark: str = "disturbance") -> str | None:
-    """Return why these counted trials are marked: the reason of the first marked one, or None."""
-    reasons = [getattr(trial, mark) for trial in trials]
-    return next(filter(None, reasons), None)
 
 
 def of_cache(trials: Iterable[Trial], *caches: str | None) -> list[Trial]:
@@ -104,29 +76,50 @@ def of_cache(trials: Iterable[Trial], *caches: str | None) -> list[Trial]:
 @dataclass(frozen=True)
 class CountedTrials:
     """The trials of a cell that count. `measured`: all with measurements; marked ones and earlier
-    attempts also tell how long preparing takes, because few trials compile cold."""
+    attempts also tell how long preparing takes, because few trials compile cold. `mark`: the field
+    that says why a trial is marked."""
 
     kept: list[Trial]
     measured: list[Trial]
+    mark: str
 
     @classmethod
-    def of(cls, trials: Iterable[Trial]) -> Self:
-        trials = list(trials)
+    def of(cls, trials: Sequence[Trial], mark: str = "disturbance") -> Self:
+        """Choose the last attempts, without marked ones if enough others are ok, and without those
+        during which the host was slower, even in its quiet moments. A failure always counts.
+
+        A shared host changes its speed for minutes. While it is slow, no trial knows that it was,
+        or will be, faster.
+        """
+        attempts = last_attempts(trials)
+        failed = [trial for trial in attempts if trial.status is not Status.OK]
+        ok = [trial for trial in attempts if trial.status is Status.OK]
+        unmarked = [trial for trial in ok if getattr(trial, mark) is None]
+        if len(unmarked) >= ENOUGH_UNMARKED:
+            ok = unmarked
+        # on the CPU, the fixed work has levels of its own
+        speeds = [trial.host_ms for trial in (*failed, *ok) if trial.gpu_uuid is not None]
+        limit_ms = SLOWER_HOST * min(filter(None, speeds), default=inf)
+        fast = [trial for trial in ok if (trial.host_ms or 0.0) <= limit_ms]
+        if sum(getattr(trial, mark) is None for trial in fast) >= ENOUGH_UNMARKED:
+            ok = fast
+        kept = sorted((*failed, *ok), key=attrgetter("round"))
         measured = [trial for trial in trials if trial.status.is_measured]
-        return cls(counted(trials), measured)
+        return cls(kept, measured, mark)
 
     @property
     def decisive(self) -> Trial:
         """The trial that decides the result's status and reason: among equals, the first one with a
         reason."""
         return min(
-            self.kept, key=lambda trial: (_RANK[trial.status], trial.reason is None, trial.round)
+            self.kept,
+            key=lambda trial: (SEVERITY.index(trial.status), trial.reason is None, trial.round),
         )
 
     @property
     def disturbance(self) -> str | None:
-        """Why the times are marked, None if they are not."""
-        return disturbance_of(self.kept)
+        """Why the times are marked: the reason of the first marked trial; None if they are not."""
+        return next(filter(None, (getattr(trial, self.mark) for trial in self.kept)), None)
 
     @cached_property
     def means(self) -> dict[str, LogEstimate]:
@@ -134,18 +127,18 @@ class CountedTrials:
         return estimates(self.kept, {name: name for name in ESTIMATED})
 
     @cached_property
-    def figures(self) -> Columns:
+    def columns(self) -> Columns:
         """The columns of a result that its trials give; a failed cell only has those that explain
         the failure."""
         is_measured = self.decisive.status.is_measured
-        figures: Columns = {}
+        columns: Columns = {}
         for metric in METRICS.values():
             if metric.combine is not None and (metric.explains or is_measured):
-                figures[metric.name] = self.combined(metric)
+                columns[metric.name] = self.combined(metric)
         if is_measured:
             for name, mean in self.means.items():
-                figures |= interval_columns(name, mean)
-        return figures
+                columns |= interval_columns(name, mean)
+        return columns
 
     def giving(self, metric: Metric) -> list[Trial]:
         """Return the trials that give a metric of results.
@@ -180,18 +173,13 @@ class CountedTrials:
             return mean_of(figures)
         if metric.combine == "min":
             return min(_positive(figures), default=None)
-        return largest(figures)
+        return max((figure for figure in figures if figure is not None), default=None)
 
 
 def figure_of(trial: Trial, metric: Metric) -> float | None:
     """Return a trial's figure of a metric of results."""
     figure: float | None = getattr(trial, metric.of or metric.name)
     return figure
-
-
-def largest(figures: Iterable[float | None]) -> float | None:
-    """Return the largest known figure; None if all are unknown."""
-    return max((figure for figure in figures if figure is not None), default=None)
 
 
 # --- the summary ---
@@ -202,14 +190,14 @@ def summarise(
     *,
     bs: float | None,
     is_baseline: bool = False,
-    baseline: CountedTrials | None = None,
+    of_baseline: CountedTrials | None = None,
 ) -> Summary:
     """Return the summary of the trials of one cell in one sweep and environment.
 
-    `bs`: the cell's batch size (mean of a stream), None if unknown. `baseline`: the cell that
-    differs only in its mode; `is_baseline`: it is this cell. The summary's `trials` is the number
-    of rounds behind the figures. A failed cell only has the figures that explain the failure.
-    Raises ValueError without trials.
+    `bs`: the cell's batch size (mean of a stream), None if unknown. `of_baseline`: the trials of
+    the cell that differs only in its mode; `is_baseline`: it is this cell. The summary's `trials`
+    is the number of rounds behind the figures. A failed cell only has the figures that explain the
+    failure. Raises ValueError without trials.
     """
     of_cell = CountedTrials.of(trials)
     kept = of_cell.kept
@@ -219,7 +207,7 @@ def summarise(
         reason=of_cell.decisive.reason,
         trials=len(kept),
         is_baseline=is_baseline,
-        **of_cell.figures,
+        **of_cell.columns,
     )
     if not status.is_measured:
         return summary
@@ -235,23 +223,16 @@ def summarise(
         throughput_per_s=_throughput(bs, summary.period_ms or summary.latency_ms),
         gpu_idle_fraction=idle,
         bound=bound(idle),
-        relative_memory=_relative_memory(summary, baseline),
+        relative_memory=_relative_memory(summary, of_baseline),
     )
     if status is not Status.OK:
         return summary
     if is_baseline:
         return replace(summary, **_speedups_of_baseline(of_cell))
-    summary = replace(summary, **_speedups(trials, of_cell, baseline))
-    if baseline is None:
+    summary = replace(summary, **speedup_columns(trials, of_cell, of_baseline))
+    if of_baseline is None:
         return summary
-    return replace(
-        summary,
-        break_even_calls=_break_even(
-            summary,
-            of_cell,
-            baseline,
-        ),
-    )
+    return replace(summary, break_even_calls=_break_even(summary, of_cell, of_baseline))
 
 
 def _distinct(values: Iterable[object]) -> int | None:
@@ -266,17 +247,17 @@ def _throughput(bs: float | None, call_ms: float | None) -> float | None:
     return bs * 1000.0 / call_ms
 
 
-def _relative_memory(summary: Summary, baseline: CountedTrials | None) -> float | None:
-    if baseline is None:
+def _relative_memory(summary: Summary, of_baseline: CountedTrials | None) -> float | None:
+    if of_baseline is None:
         return None
-    reserved = baseline.figures.get("peak_reserved_bytes")
+    reserved = of_baseline.columns.get("peak_reserved_bytes")
     if not reserved or not summary.peak_reserved_bytes:
         return None
     return float(summary.peak_reserved_bytes / reserved)
 
 
 def interval_columns(name: str, mean: LogEstimate) -> Columns:
-    """Return a mean and the bounds of its interval by column."""
+    """Return a mean and the bounds of its 95 % interval by column."""
     figure = mean.interval()
     low, high = INTERVALS[name]
     return {name: figure.value, low: figure.low, high: figure.high}
@@ -287,10 +268,11 @@ def interval_columns(name: str, mean: LogEstimate) -> Columns:
 
 @dataclass(frozen=True)
 class Speedups:
-    """Speedups by name, from `PAIRS` or `SEPARATE` processes, and why they are marked."""
+    """Mean logarithms of speedups by name, from `PAIRS` or `SEPARATE` processes, and why they are
+    marked."""
 
     origin: str
-    estimates: dict[str, LogEstimate]
+    means: dict[str, LogEstimate]
     disturbance: str | None
 
 
@@ -303,8 +285,8 @@ def _speedups_of_baseline(of_cell: CountedTrials) -> Columns:
     return columns
 
 
-def _speedups(
-    trials: Sequence[Trial], of_cell: CountedTrials, baseline: CountedTrials | None
+def speedup_columns(
+    trials: Sequence[Trial], of_cell: CountedTrials, of_baseline: CountedTrials | None
 ) -> Columns:
     """Return the columns with the speedups.
 
@@ -314,7 +296,7 @@ def _speedups(
     moments, and long series find more of them. On the CPU, both sides wait for it, and separate
     processes may meet different speeds without a trace.
     """
-    separate = _separate_speedups(of_cell, baseline)
+    separate = _separate_speedups(of_cell, of_baseline)
     paired = _paired_speedups(trials)
     headline = paired or separate
     if headline is None:
@@ -327,10 +309,10 @@ def _speedups(
         "speedup_disturbance": headline.disturbance,
     }
     if separate is not None:
-        for name, mean in separate.estimates.items():
+        for name, mean in separate.means.items():
             columns |= interval_columns(name, mean)
-            columns |= interval_columns(SPEEDUP_COLUMNS[name].separate, mean)
-    for name, mean in headline.estimates.items():
+            columns |= interval_columns(f"separate_{name}", mean)
+    for name, mean in headline.means.items():
         columns |= interval_columns(name, mean)
     if paired is not None:
         columns |= _busy_speedups(trials)
@@ -341,47 +323,47 @@ def _busy_speedups(trials: Sequence[Trial]) -> Columns:
     """Return the columns with the speedups of pairs during which the host was disturbed."""
     attempts = last_attempts(trials)
     columns: Columns = {}
-    for names in SPEEDUP_COLUMNS.values():
-        figures = [getattr(trial, f"{names.paired}_disturbed") for trial in attempts]
-        columns[names.busy] = mean_of(figures)
+    for name in SPEEDUPS:
+        figures = [getattr(trial, f"pair_{name}_disturbed") for trial in attempts]
+        columns[f"busy_{name}"] = mean_of(figures)
     return columns
 
 
 def _paired_speedups(trials: Sequence[Trial]) -> Speedups | None:
     """Return the speedups of pairs; None unless every trial that counts has pairs."""
-    decisive = counted(trials, "pair_disturbance")
-    kept = [trial for trial in decisive if trial.status.is_measured]
-    if any(trial.pair_speedup is None for trial in kept):
+    pairs = CountedTrials.of(trials, "pair_disturbance")
+    if any(trial.pair_speedup is None for trial in pairs.kept):
         return None
-    columns = {name: columns.paired for name, columns in SPEEDUP_COLUMNS.items()}
-    disturbance = disturbance_of(kept, "pair_disturbance")
-    return Speedups(PAIRS, estimates(kept, columns), disturbance)
+    means = estimates(pairs.kept, {name: f"pair_{name}" for name in SPEEDUPS})
+    return Speedups(PAIRS, means, pairs.disturbance)
 
 
-def _separate_speedups(of_cell: CountedTrials, baseline: CountedTrials | None) -> Speedups | None:
+def _separate_speedups(
+    of_cell: CountedTrials, of_baseline: CountedTrials | None
+) -> Speedups | None:
     """Return the speedups of separate processes; None without an ok baseline, or without times."""
-    if baseline is None or baseline.decisive.status is not Status.OK:
+    if of_baseline is None or of_baseline.decisive.status is not Status.OK:
         return None
     ratios = {
-        name: log_difference(baseline.means[time], of_cell.means[time])
+        name: log_difference(of_baseline.means[time], of_cell.means[time])
         for name, time in SPEEDUPS.items()
-        if time in baseline.means and time in of_cell.means
+        if time in of_baseline.means and time in of_cell.means
     }
     if not ratios:
         return None
     disturbance = of_cell.disturbance
-    if disturbance is None and baseline.disturbance is not None:
-        disturbance = reason_of_baseline(baseline.disturbance)
+    if disturbance is None and of_baseline.disturbance is not None:
+        disturbance = reason_of_baseline(of_baseline.disturbance)
     return Speedups(SEPARATE, ratios, disturbance)
 
 
-def _break_even(summary: Summary, of_cell: CountedTrials, baseline: CountedTrials) -> int | None:
+def _break_even(summary: Summary, of_cell: CountedTrials, of_baseline: CountedTrials) -> int | None:
     """Return after how many calls the preparation of the cell pays for itself against the baseline;
     None if it never does, if that is not significant, or if it is unknown."""
-    baseline_ms = baseline.figures.get("latency_ms")
+    baseline_ms = of_baseline.columns.get("latency_ms")
     if baseline_ms is None or summary.latency_ms is None or summary.speedup is None:
         return None
-    is_marked = summary.marked or baseline.disturbance is not None
+    is_marked = summary.marked or of_baseline.disturbance is not None
     is_significant = summary.speedup_ci_low is None or summary.speedup_ci_low > 1
     # arrivals, CPU streams: their median does not tell the time saved per call
     is_per_call = summary.throughput_per_s is not None
@@ -436,8 +418,12 @@ def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:
 
 def estimates(trials: Sequence[Trial], columns: Mapping[str, str]) -> dict[str, LogEstimate]:
     """Return name -> estimate of its column, without names that have no values."""
-    means = {name: estimate(trials, column) for name, column in columns.items()}
-    return {name: mean for name, mean in means.items() if mean is not None}
+    means = {}
+    for name, column in columns.items():
+        mean = estimate(trials, column)
+        if mean is not None:
+            means[name] = mean
+    return means
 
 
 @dataclass(frozen=True)
@@ -451,30 +437,27 @@ class Bounds:
     mark: str = "disturbance"
 
 
-_OF_LATENCY = Bounds(
-    "latency_ms",
-    "latency_median_low_ms",
-    "latency_median_high_ms",
-)
+_OF_LATENCY = Bounds("latency_ms", "latency_median_low_ms", "latency_median_high_ms")
 #: Figure of a trial -> its bounds, which a marked trial's figure has; times of requests follow
 #: their latency.
 BOUNDS = {
     "latency_ms": _OF_LATENCY,
     "ttft_ms": _OF_LATENCY,
     "tpot_ms": _OF_LATENCY,
-    "period_ms": Bounds(
-        "period_ms",
-        "period_median_low_ms",
-        "period_median_high_ms",
+    "period_ms": Bounds("period_ms", "period_median_low_ms", "period_median_high_ms"),
+    "pair_speedup": Bounds(
+        "pair_speedup",
+        "pair_speedup_low",
+        "pair_speedup_high",
+        mark="pair_disturbance",
+    ),
+    "pair_period_speedup": Bounds(
+        "pair_period_speedup",
+        "pair_period_speedup_low",
+        "pair_period_speedup_high",
+        mark="pair_disturbance",
     ),
 }
-for _paired in (columns.paired for columns in SPEEDUP_COLUMNS.values()):
-    BOUNDS[_paired] = Bounds(
-        _paired,
-        f"{_paired}_low",
-        f"{_paired}_high",
-        "pair_disturbance",
-    )
 
 
 def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:

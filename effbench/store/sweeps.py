@@ -110,13 +110,11 @@ def is_rerun(name: str | None) -> bool:
     return (name or "").startswith(CONFIRMING)
 
 
-def recorded_here_first(newest_first: Iterable[SweepInfo]) -> list[SweepInfo]:
-    """Return the sweeps in the order in which the newest one is looked for: imported ones come
-    last, because they may be of another machine with another clock, and those that start in the
-    future come last among each kind."""
-    return sorted(
-        newest_first, key=lambda sweep: (sweep.imported_at is not None, is_future(sweep.started_at))
-    )
+def recorded_here_first(sweeps: Iterable[SweepInfo]) -> list[SweepInfo]:
+    """Return these sweeps, which are in the order of `sweeps`, in the order in which the newest one
+    is looked for: imported ones come last, because they may be of another machine with another
+    clock."""
+    return sorted(sweeps, key=lambda sweep: sweep.imported_at is not None)
 
 
 def find_sweep(connection: Connection, ref: str) -> SweepInfo:
@@ -153,7 +151,13 @@ def _matching(ref: str, known: list[SweepInfo]) -> list[SweepInfo]:
     # a re-run has the label of the sweep that it confirms
     originals = [sweep for sweep in known if not is_rerun(sweep.name)]
     if ref == "last":
-        return _own(originals)[:1] or known[:1]
+        users = (None, liveness.current_user())
+        own = [
+            sweep
+            for sweep in originals
+            if sweep.imported_at is None and sweep.host.get("user") in users
+        ]
+        return (own or originals or known)[:1]
     choices = (
         _with(known, "id", ref),
         _with(known, "name", ref)[:1],
@@ -161,13 +165,6 @@ def _matching(ref: str, known: list[SweepInfo]) -> list[SweepInfo]:
         [sweep for sweep in known if ref and sweep.id.startswith(ref)],
     )
     return next(filter(None, choices), [])
-
-
-def _own(known: list[SweepInfo]) -> list[SweepInfo]:
-    """Return the sweeps that this user recorded here; all if there are none."""
-    users = (None, liveness.current_user())
-    here = [sweep for sweep in known if sweep.imported_at is None]
-    return [sweep for sweep in here if sweep.host.get("user") in users] or known
 
 
 def _with(known: list[SweepInfo], name: str, value: str) -> list[SweepInfo]:
@@ -192,7 +189,7 @@ def begin_sweep(
     /,
     *,
     plan: Iterable[Cell],
-    cell_overrides: Mapping[str, list[str]] | None = None,
+    cell_overrides: Mapping[str, list[str]] = {},
     **facts: Any,
 ) -> str:
     """Store a sweep in state `running` with its planned cells; return its id, which starts with the
@@ -207,12 +204,7 @@ def begin_sweep(
     while not is_added:  # the id may be taken
         row["id"] = f"{row['started_at']:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         is_added = add_sweep(connection, row)
-    extend_sweep(
-        connection,
-        row["id"],
-        plan,
-        cell_overrides,
-    )
+    extend_sweep(connection, row["id"], plan, cell_overrides)
     return str(row["id"])
 
 
@@ -241,7 +233,7 @@ def extend_sweep(
     connection: Connection,
     sweep_id: str,
     cells: Iterable[Cell],
-    cell_overrides: Mapping[str, list[str]] | None = None,
+    cell_overrides: Mapping[str, list[str]] = {},
 ) -> None:
     """Append cells to the sweep's plan; cells that are already planned keep their position."""
     lock(connection, sweep_id)
@@ -250,13 +242,12 @@ def extend_sweep(
     new = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
     if not new:
         return
-    words = cell_overrides or {}
     places = [
         {
             "sweep_id": sweep_id,
             "cell_key": key,
             "position": position,
-            "overrides": words.get(key),
+            "overrides": cell_overrides.get(key),
         }
         for position, key in enumerate(new, len(known))
     ]
@@ -313,14 +304,14 @@ def finish_sweep(connection: Connection, sweep_id: str, state: str) -> None:
 
 def planned(connection: Connection, sweep_id: str) -> list[Cell]:
     """Return the cells of the sweep in the order of the plan."""
-    is_planned = PLANNED.c.sweep_id == sweep_id
-    query = select(CELL.c.params).join(PLANNED).where(is_planned).order_by(PLANNED.c.position)
-    return [Cell.from_params(params) for params in connection.scalars(query)]
+    plan = select(CELL.c.params).join(PLANNED).filter_by(sweep_id=sweep_id)
+    query = plan.order_by(PLANNED.c.position)
+    return [Cell(**params) for params in connection.scalars(query)]
 
 
 def cells(connection: Connection) -> list[Cell]:
     """Return all cells."""
-    return [Cell.from_params(params) for params in connection.scalars(select(CELL.c.params))]
+    return [Cell(**params) for params in connection.scalars(select(CELL.c.params))]
 
 
 def cell_overrides(connection: Connection, sweep_id: str) -> dict[str, list[str] | None]:

@@ -7,9 +7,8 @@ allowed, and results are derived from the trials.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -43,16 +42,15 @@ _RECORDING = ("cell_key", "environment_id", "round", "attempt", "status", "recor
 _JUDGEMENT = ("claim", "experiment", "environment_id", "judged_at")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Arrival:
-    """The outcome of copying one sweep. `added`: table -> number of new rows; `note`: a remark for
-    the user."""
+    """The outcome of copying one sweep. `trials`: number of new trials; `reason`: why the sweep was
+    refused."""
 
     sweep_id: str
     name: str | None = None
-    outcome: CopyOutcome = "already there"
-    added: Counter[str] = field(default_factory=Counter)
-    note: str | None = None
+    outcome: CopyOutcome = "refused"
+    trials: int = 0
     reason: str | None = None
 
 
@@ -61,27 +59,16 @@ def copy(source: Source, target: Store, sweep_ids: Iterable[str]) -> Iterator[Ar
     or contradicts `target` is refused, and the next one follows. Raises StoreError if a database
     fails."""
     for sweep_id in sweep_ids:
+        shown_id = one_line(sweep_id, 64)
         try:
-            yield _copy_sweep(source, target, sweep_id)
+            with target.writing() as connection:
+                arrival = SweepCopy(source, connection, sweep_id).copy()
         except RefusedError as error:
-            yield Arrival(
-                one_line(sweep_id, 64),
-                outcome="refused",
-                reason=str(error),
-            )
-
-
-def _copy_sweep(source: Source, target: Store, sweep_id: str) -> Arrival:
-    """Copy a sweep in one transaction. Raises RefusedError if it is damaged or contradicts
-    `target`."""
-    arrival = Arrival(one_line(sweep_id, 64))
-    try:
-        with target.writing() as connection:
-            SweepCopy(source, connection, sweep_id, arrival).copy()
-    except (ArithmeticError, TypeError, ValueError, connect.ValueRefusedError) as error:
-        what = f"sweep {arrival.sweep_id} is damaged: {one_line(error, 200)}"
-        raise RefusedError(f"{source.name}: {what}") from error
-    return arrival
+            arrival = Arrival(shown_id, reason=str(error))
+        except (ArithmeticError, TypeError, ValueError, connect.ValueRefusedError) as error:
+            reason = f"{source.name}: sweep {shown_id} is damaged: {one_line(error, 200)}"
+            arrival = Arrival(shown_id, reason=reason)
+        yield arrival
 
 
 @dataclass
@@ -91,52 +78,46 @@ class SweepCopy:
     source: Source
     connection: Connection
     sweep_id: str
-    arrival: Arrival
 
-    def copy(self) -> None:
+    def copy(self) -> Arrival:
         (row,) = self.source.rows(SWEEP, SWEEP.c.id == self.sweep_id)
         row["command"] = masked(row["command"])
         row["overrides"] = masked_db(row["overrides"])
         row["imported_at"] = now()
-        self.arrival.name = row["name"]
-        self.arrival.outcome = self.make_room(row)
+        outcome = self.make_room(row)
+        trials = 0
         is_of_sweep = TRIAL.c.sweep_id == self.sweep_id
         environments = select(TRIAL.c.environment_id).where(is_of_sweep)
-        if self.arrival.outcome != "already there":
+        if outcome != "already there":
             is_planned = PLANNED.c.sweep_id == self.sweep_id
             cells = select(PLANNED.c.cell_key).where(is_planned)
             self.share(ENVIRONMENT, ENVIRONMENT.c.id.in_(environments))
             self.share(CELL, CELL.c.key.in_(cells))
             self.take_plan(is_planned)
-            self.take_trials(is_of_sweep)
+            trials = self.take_trials(is_of_sweep)
             rebuild_results(self.connection, self.sweep_id)
         self.take_verdicts(environments)
+        return Arrival(self.sweep_id, row["name"], outcome, trials)
 
     def make_room(self, row: Columns) -> CopyOutcome:
         """Add this row of `sweep`. If the sweep is there and has grown in the source since, replace
         its row and remove its trials. Raises RefusedError if it differs otherwise."""
         if sweeps.add_sweep(self.connection, row):
             return "imported"
-        known = sweeps.lock(
-            self.connection,
-            self.sweep_id,
-            "state",
-            "imported_at",
-        )
+        known = sweeps.lock(self.connection, self.sweep_id, "state")
         query = select(*TRIAL.c[_RECORDING]).filter_by(sweep_id=self.sweep_id)
         there = set(map(tuple, self.connection.execute(query)))
         here = set(map(tuple, self.source.fetch(query)))
         if not (here <= there or here >= there):
             raise RefusedError(
-                f"sweep {self.arrival.sweep_id} ({self.source.name}) contradicts"
+                f"sweep {self.sweep_id} ({self.source.name}) contradicts"
                 f" {connect.name_of(self.connection)}, which has other trials of it; import it into"
                 " another database"
             )
         has_ended = row["state"] == "completed" and known.state != "completed"
-        if not here > there and not (here == there and has_ended):
+        has_grown = here > there or (here == there and has_ended)
+        if not has_grown:
             return "already there"
-        if known.imported_at is None:
-            self.arrival.note = "it ran here, but now counts as imported: the import replaced it"
         sweeps.clear(self.connection, self.sweep_id)
         sweeps.update(self.connection, self.sweep_id, **row)
         return "replaced"
@@ -145,28 +126,30 @@ class SweepCopy:
         """Copy the rows that are not there, of a table whose rows several sweeps share."""
         insert = connect.insert(self.connection, table).on_conflict_do_nothing()
         for rows in batched(self.source.rows(table, is_used), CHUNK):
-            new = self.connection.execute(insert.returning(*table.primary_key), rows)
-            self.arrival.added[table.name] += len(new.all())
+            self.connection.execute(insert, rows)
 
     def take_plan(self, is_planned: Condition) -> None:
-        for rows in batched(self.source.rows(PLANNED, is_planned), CHUNK):
-            for row in rows:
-                if row["overrides"] is not None:
-                    row["overrides"] = masked_db(row["overrides"])
-            self.insert(PLANNED, rows)
+        rows = list(self.source.rows(PLANNED, is_planned))
+        for row in rows:
+            if row["overrides"] is not None:
+                row["overrides"] = masked_db(row["overrides"])
+        self.insert(PLANNED, rows)
 
-    def take_trials(self, is_of_sweep: Condition) -> None:
-        """Copy the trials, which get numbers of this database, and their samples."""
+    def take_trials(self, is_of_sweep: Condition) -> int:
+        """Copy the trials, which get numbers of this database, and their samples; return how many
+        there are."""
+        number = 0
         insert = sa.insert(TRIAL).returning(TRIAL.c.id, sort_by_parameter_order=True)
         for trials in batched(self.source.rows(TRIAL, is_of_sweep), CHUNK):
             ids = [trial.pop("id") for trial in trials]
             new_ids = self.connection.scalars(insert, trials)
             numbers = dict(zip(ids, new_ids, strict=True))
-            self.arrival.added[TRIAL.name] += len(trials)
+            number += len(trials)
             samples = list(self.source.rows(SAMPLE, SAMPLE.c.trial_id.in_(numbers)))
             for sample in samples:
                 sample["trial_id"] = numbers[sample["trial_id"]]
             self.insert(SAMPLE, samples)
+        return number
 
     def take_verdicts(self, environments: sa.Select[Any]) -> None:
         """Copy the verdicts that are not there, of this sweep, or of checks of behaviour in its
@@ -187,7 +170,6 @@ class SweepCopy:
     def insert(self, table: sa.Table, rows: Sequence[Columns]) -> None:
         if rows:
             self.connection.execute(sa.insert(table), rows)
-        self.arrival.added[table.name] += len(rows)
 
 
 def write_file(source: Source, sweep_ids: Sequence[str], path: Path) -> None:

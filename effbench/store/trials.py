@@ -4,12 +4,8 @@ connection."""
 from __future__ import annotations
 
 import platform
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -84,6 +80,8 @@ RECENT_TRIALS = 50
 FAR_SLOWER = 2.0
 #: Columns by which trials are ordered.
 ORDER = ("cell_key", "environment_id", "round", "attempt")
+#: Fields of a trial without `extra`, which can be large.
+WITHOUT_EXTRA = tuple(name for name in TRIAL_FIELDS if name != "extra")
 
 
 def add_trial(
@@ -117,49 +115,41 @@ def add_trial(
         return recorded
     for timer, values in trial.samples.items():
         stored, data = encode_samples(values)
-        of_timer = {
-            "trial_id": trial_id,
-            "timer": text(timer),
-            "count": len(values),
-            "stored": stored,
-            "codec": CODEC,
-            "data": data,
-        }
-        connection.execute(sa.insert(SAMPLE), of_timer)
+        of_timer = sa.insert(SAMPLE).values(
+            trial_id=trial_id,
+            timer=text(timer),
+            count=len(values),
+            stored=stored,
+            codec=CODEC,
+            data=data,
+        )
+        connection.execute(of_timer)
     rebuild_results(connection, sweep_id, trial.cell_key)
     return trial_id
 
 
-def read(connection: Connection, *where: Condition) -> list[StoredTrial]:
-    """Return the trials that meet these conditions, by cell, environment, round and attempt."""
-    return _read(connection, TRIAL_FIELDS, *where)
-
-
-def read_without_extra(connection: Connection, *where: Condition) -> list[StoredTrial]:
-    """Return the same, but with an empty `extra`, which can be large."""
-    return _read(
-        connection,
-        [name for name in TRIAL_FIELDS if name != "extra"],
-        *where,
-    )
-
-
-def _read(connection: Connection, names: Iterable[str], *where: Condition) -> list[StoredTrial]:
+def read_trials(
+    connection: Connection,
+    sweep_id: str,
+    *where: Condition,
+    names: Collection[str] = TRIAL_FIELDS,
+) -> list[StoredTrial]:
+    """Return the trials of the sweep that meet these conditions, by cell, environment, round and
+    attempt, with the fields of these names."""
     columns = TRIAL.c["id", "environment_id", *names]
-    query = select(*columns).where(*where).order_by(*TRIAL.c[ORDER])
+    query = select(*columns).filter_by(sweep_id=sweep_id).where(*where).order_by(*TRIAL.c[ORDER])
     return [trial_of(row) for row in as_dicts(connection, query)]
 
 
 def trials(connection: Connection, sweep_id: str) -> list[StoredTrial]:
     """Return the trials of the sweep in the order they were recorded, all attempts."""
-    return sorted(read(connection, TRIAL.c.sweep_id == sweep_id), key=attrgetter("id"))
+    return sorted(read_trials(connection, sweep_id), key=attrgetter("id"))
 
 
 def history(connection: Connection, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
     """Return cell key -> its recorded trials (last attempts) in the sweep and environment, without
     samples."""
-    is_here = TRIAL.c.environment_id == environment_id
-    recorded = read(connection, TRIAL.c.sweep_id == sweep_id, is_here)
+    recorded = read_trials(connection, sweep_id, TRIAL.c.environment_id == environment_id)
     by_cell = grouped(recorded, attrgetter("cell_key"))
     return {key: last_attempts(of_cell) for key, of_cell in by_cell.items()}
 
@@ -192,13 +182,11 @@ class HostSpeeds:
         has measured it.
 
         Trials for which a shared machine was far slower than usual do not count."""
-        median_ms = _quantile(self.high, 0.5)
-        if median_ms is None:
-            return None
-        limit_ms = FAR_SLOWER * median_ms
         recent = self.high[-RECENT_TRIALS:]
-        usual = [high_ms for high_ms in recent if high_ms <= limit_ms]
-        return _quantile(usual, 0.8)
+        if not recent:
+            return None
+        limit_ms = FAR_SLOWER * statistics.median(recent)
+        return _quantile([high_ms for high_ms in recent if high_ms <= limit_ms], 0.8)
 
 
 def _quantile(values: Sequence[float], fraction: float) -> float | None:
@@ -273,16 +261,13 @@ def rebuild_results(connection: Connection, sweep_id: str, cell_key: str | None 
         plan = plan.where(CELL.c.comparison_key == compared.scalar_subquery())
     cells = connection.execute(plan.order_by(PLANNED.c.position)).all()
     keys = plan.with_only_columns(CELL.c.key)
-
-    def in_scope(table: sa.Table) -> Condition:
-        return sa.and_(table.c.sweep_id == sweep_id, table.c.cell_key.in_(keys))
-
-    measured = read_without_extra(connection, in_scope(TRIAL))
+    is_planned = TRIAL.c.cell_key.in_(keys)
+    measured = read_trials(connection, sweep_id, is_planned, names=WITHOUT_EXTRA)
     rows = []
     for environment_id, trials in grouped(measured, attrgetter("environment_id")).items():
         of_cells = grouped(trials, attrgetter("cell_key"))
         tried = [cell for cell in cells if cell.key in of_cells]
-        for key, summary in _summaries(tried, of_cells, baseline_mode):
+        for key, summary in _summaries(tried, of_cells, baseline_mode).items():
             row = {name: scalar(value) for name, value in vars(summary).items()}
             row |= {
                 "sweep_id": sweep_id,
@@ -290,28 +275,32 @@ def rebuild_results(connection: Connection, sweep_id: str, cell_key: str | None 
                 "cell_key": key,
             }
             rows.append(row)
-    connection.execute(sa.delete(RESULT).where(in_scope(RESULT)))
+    former = sa.delete(RESULT).filter_by(sweep_id=sweep_id).where(RESULT.c.cell_key.in_(keys))
+    connection.execute(former)
     if rows:
         connection.execute(sa.insert(RESULT), rows)
 
 
 def _summaries(
     cells: Sequence[sa.Row[Any]], trials: Mapping[str, list[StoredTrial]], baseline_mode: str
-) -> Iterator[tuple[str, Summary]]:
-    """Yield key and summary of cells."""
-    # of several variants of the baseline mode, the first in the plan is the baseline of all cells
-    first_last = [cell for cell in reversed(cells) if cell.mode == baseline_mode]
-    references = {cell.comparison_key: cell.key for cell in first_last}
-    baselines = {key: CountedTrials.of(trials[key]) for key in references.values()}
+) -> dict[str, Summary]:
+    """Return cell key -> summary."""
+    # comparison key -> the baseline: of several variants of its mode, the first in the plan
+    baselines: dict[str, str] = {}
     for cell in cells:
-        reference = references.get(cell.comparison_key, "")
-        summary = summarise(
+        if cell.mode == baseline_mode:
+            baselines.setdefault(cell.comparison_key, cell.key)
+    counted = {key: CountedTrials.of(trials[key]) for key in baselines.values()}
+    summaries = {}
+    for cell in cells:
+        baseline = baselines.get(cell.comparison_key, "")
+        summaries[cell.key] = summarise(
             trials[cell.key],
             bs=_samples_per_call(cell),
-            is_baseline=cell.key == reference,
-            baseline=baselines.get(reference),
+            is_baseline=cell.key == baseline,
+            of_baseline=counted.get(baseline),
         )
-        yield cell.key, summary
+    return summaries
 
 
 def _samples_per_call(cell: sa.Row[Any]) -> float | None:
@@ -328,22 +317,15 @@ def _samples_per_call(cell: sa.Row[Any]) -> float | None:
     return float(stream.get("samples_per_call", cell.bs))
 
 
-def stream_results(connection: Connection, sweep_ids: Iterable[str] = ()) -> Iterator[Result]:
-    """Yield the results of these sweeps (empty: all), oldest sweep first, in the order of the
-    plan."""
-    ids = list(sweep_ids)
+def results(connection: Connection, *sweep_ids: str) -> list[Result]:
+    """Return the results of these sweeps, or of all if none is named: oldest sweep first, then in
+    the order of the plan."""
     is_planned = PLANNED.c.cell_key == RESULTS.c.cell_key, PLANNED.c.sweep_id == RESULTS.c.sweep_id
     order = *RESULTS.c["started_at", "sweep_id"], PLANNED.c.position, RESULTS.c.environment_id
     query = select(RESULTS).join(PLANNED, sa.and_(*is_planned)).order_by(*order)
-    if ids:
-        query = query.where(RESULTS.c.sweep_id.in_(ids))
-    yield from map(result_of, as_dicts(connection, query.execution_options(yield_per=500)))
-
-
-def results(connection: Connection, sweep_id: str | None = None) -> list[Result]:
-    """Return the results of one sweep or all: oldest sweep first, then in the order of the plan."""
-    sweep_ids = [] if sweep_id is None else [sweep_id]
-    return list(stream_results(connection, sweep_ids))
+    if sweep_ids:
+        query = query.where(RESULTS.c.sweep_id.in_(sweep_ids))
+    return [result_of(row) for row in as_dicts(connection, query)]
 
 
 def frame_of(rows: list[JsonObject], dtypes: dict[str, str]) -> pd.DataFrame:

@@ -25,7 +25,7 @@ class TrialContext:
     def __init__(self, request: TrialRequest, say_phase: SayPhase) -> None:
         self.request = request
         self.say_phase = say_phase
-        self.cell = Cell.from_params(request.cell)
+        self.cell = Cell(**request.cell)
         self.rules = Rules.of(request.protocol)
         self.device = torch.device(self.cell.device)
         self.on_cuda = self.device.type == "cuda"

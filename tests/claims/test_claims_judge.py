@@ -8,7 +8,7 @@ from effbench.claims.facts import facts_of
 from effbench.claims.figures import NO_INTERVAL, NotMeasuredError
 from effbench.claims.frames import frame_of
 from effbench.claims.judge import judge, unmeasured
-from effbench.store.decisions import ClaimVerdict as Verdict
+from effbench.store.schema import ClaimVerdict as Verdict
 
 
 def row(

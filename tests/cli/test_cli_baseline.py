@@ -45,16 +45,12 @@ def test_a_baseline_whose_sweep_was_deleted(made, baseline):
     assert baseline("rm", "main") == f"removed baseline main on NVIDIA H200 (sweep {sweep})\n"
 
 
-def test_a_baseline_on_two_kinds_of_hardware(made, baseline, effbench):
+def test_a_baseline_on_two_kinds_of_hardware(made, baseline):
     sweep = made.sweep([a_cell()])
     made.sweep([a_cell()], env=environment(gpu_name="NVIDIA A100"), into=sweep)
     baseline("set", "main")
-    error = effbench("baseline", "rm", "main", "--on", "NVIDIA B200").err
-    assert "not on NVIDIA B200; use one of these" in error
-    removed = baseline("rm", "main", "--on", "NVIDIA A100")
-    assert removed == f"removed baseline main on NVIDIA A100 (sweep {sweep})\n"
-    listed = baseline("ls")
-    assert "NVIDIA A100" not in listed and "NVIDIA H200" in listed
+    removed = [f"removed baseline main on NVIDIA {gpu} (sweep {sweep})" for gpu in ("A100", "H200")]
+    assert baseline("rm", "main").splitlines() == removed
 
 
 @pytest.mark.parametrize(

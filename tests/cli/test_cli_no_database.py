@@ -32,7 +32,7 @@ def test_readers_name_the_folder_the_option_and_the_first_sweep(
     what, first = done.err.splitlines()
     assert (done.code, done.out) == (2, "")
     assert f"no database at results/effbench.db in the folder {tmp_path}: " in what
-    assert what.endswith("or name its database with --db PATH")
+    assert what.endswith("or name its database (--db PATH for a command, db=PATH for a sweep)")
     assert first.startswith("If you have run no sweep yet, run one first: effbench -m ")
     assert not (tmp_path / "results").exists()
 
@@ -49,8 +49,5 @@ def test_a_database_that_is_named(effbench, tmp_path, monkeypatch):
 def test_resuming_names_the_folder_and_its_setting(cli):
     done = cli.run("-m", "resume=last")
     assert done.code == 2
-    assert (
-        f"no database at results/effbench.db in the folder {cli.folder}, so there is no sweep to"
-        " resume: " in done.err
-    )
-    assert done.err.endswith("or name its database with db=PATH\n")
+    assert f"no database at results/effbench.db in the folder {cli.folder}: " in done.err
+    assert "db=PATH for a sweep" in done.err

@@ -67,7 +67,7 @@ def test_what_defines_a_cell(cell_of, words, others, is_same):
 )
 def test_a_cell_is_read_back(cell_of, words):
     cell = cell_of("model=gpt2", *words)
-    assert Cell.from_params(cell.params()) == cell
+    assert Cell(**cell.params()) == cell
 
 
 def test_environment_variables_are_as_they_were_typed(cell_of):

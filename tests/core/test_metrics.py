@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from effbench.core.cell import Result, Trial
-from effbench.core.metrics import METRICS, TRIAL_METRICS
+from effbench.core.metrics import METRICS, TRIAL_METRICS, ratio_text
 from effbench.store.schema import RESULT_COLUMNS
 
 
@@ -39,3 +39,16 @@ def test_a_quantity_has_its_type_and_an_explanation(metric):
 )
 def test_a_number_without_its_unit(name, value, number, text):
     assert (METRICS[name].number(value), METRICS[name].format(value)) == (number, text)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0.4, 0.6, "0.500 (0.400–0.600)"),
+        (4e-18, 3e16, "0.500 (wider than 1000×)"),
+        (None, None, "0.500"),
+    ],
+)
+def test_an_interval_that_tells_nothing_has_no_bounds(low, high, text):
+    """Two rounds 30 times apart."""
+    assert ratio_text(0.5, low, high) == text

@@ -113,7 +113,7 @@ def test_the_key_of_a_cell_without_a_stream_is_what_it_was():
 
 def test_the_stream_of_a_cell():
     streamed, plain = resolved(settings("uniform", low=8, high=8)), resolved(settings("none"))
-    assert Cell.from_params(streamed.params()) == streamed
+    assert Cell(**streamed.params()) == streamed
     assert streamed.key != PLAIN_KEY
     assert streamed.stream == {
         "name": "uniform low=8 high=8",

@@ -10,7 +10,7 @@ import pytest
 
 import effbench.claims
 from effbench.claims.definition import Claim
-from effbench.store.decisions import ClaimVerdict
+from effbench.store.schema import ClaimVerdict
 
 PAGE = pages.pages()["reference/experiments.md"]
 

@@ -14,7 +14,7 @@ from whole_sweeps import outcomes
 
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import SchemaError
-from effbench.store import Store, transfer
+from effbench.store import Store, maintenance, transfer
 from effbench.store.source import opened
 from effbench.store.transfer import copy
 from effbench.store.trials import rebuild_results
@@ -40,7 +40,7 @@ def test_a_database_of_an_earlier_version_is_copied(odd, postgres, tmp_path):
     whole.take(odd, postgres)
     lower_to(postgres, "0006", f"{AFTER_0010} {AFTER_0006}")
     with pytest.raises(SchemaError, match="import OLD_URL --db NEW_URL"):
-        Store.upgrade(postgres)
+        maintenance.upgrade(postgres)
     new = tmp_path / "new.db"
     assert outcomes(postgres, new) == ["imported"] * 3
     assert faults(new) == []
@@ -102,7 +102,7 @@ def test_a_sweep_is_exported_as_of_one_moment(postgres, tmp_path):
             ids = source.sweep_ids()
             store.add_trial(sweep_id, environment_id, Trial(whole.cells()[0].key, 9, Status.OK))
             (arrival,) = copy(source, other, ids)
-        assert (arrival.added["trial"], store.find_sweep(sweep_id).trials) == (before, before + 1)
+        assert (arrival.trials, store.find_sweep(sweep_id).trials) == (before, before + 1)
 
 
 def test_no_command_shows_the_password_of_a_server(own_postgres, tmp_path, monkeypatch, effbench):

@@ -129,7 +129,7 @@ def without_result(**more):
 
 
 def key_of(request):
-    return Cell.from_params(request["cell"]).key
+    return Cell(**request["cell"]).key
 
 
 def ok(request, status="ok", **values):

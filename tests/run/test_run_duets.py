@@ -156,7 +156,7 @@ def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes(monkeypat
 )
 def test_which_cells_alternate(changed, expected):
     (run,) = cell_runs(1)
-    assert allows_duet(Cell.from_params({**run.cell.params(), **changed})) is expected
+    assert allows_duet(Cell(**run.cell.params() | changed)) is expected
 
 
 # --- when there are enough ---

@@ -5,7 +5,7 @@ import whole_sweeps as whole
 from made_sweeps import a_cell, faults, sql
 from older_schemas import lower_to_0010
 
-from effbench.store import HEAD_REVISION, Store
+from effbench.store import HEAD_REVISION, maintenance
 
 #: What marks these trials; as a reason, an earlier version gave it.
 HOST = (
@@ -48,7 +48,7 @@ def older(path, made):
 
 
 def test_noisy_trials_become_ok_and_marked(older):
-    assert Store.upgrade(older) == ("0010", HEAD_REVISION)
+    assert maintenance.upgrade(older) == ("0010", HEAD_REVISION)
     assert faults(older) == []
     trials = {
         row["mode"]: (row["status"], row["reason"], row["disturbance"])

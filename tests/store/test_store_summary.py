@@ -7,7 +7,7 @@ import pytest
 
 from effbench.core.cell import SEVERITY, Status, Trial
 from effbench.store import summary
-from effbench.store.summary import CountedTrials, break_even_calls, counted
+from effbench.store.summary import CountedTrials, break_even_calls
 
 OK, ERROR = Status.OK, Status.ERROR
 BUSY = "host busy for 83 % of the timing"
@@ -18,7 +18,7 @@ def summarise(trials, *, bs=1, baseline=(), is_baseline=False):
     return summary.summarise(
         trials,
         bs=bs,
-        baseline=compared,
+        of_baseline=compared,
         is_baseline=is_baseline,
     )
 
@@ -94,7 +94,8 @@ def test_a_marked_trial_that_is_not_ok_always_counts(status):
 
 
 def test_degraded_trials_are_not_among_the_three_that_are_enough():
-    assert len(counted([trial(0), trial(1), trial(2, Status.DEGRADED), marked(3)])) == 4
+    trials = [trial(0), trial(1), trial(2, Status.DEGRADED), marked(3)]
+    assert len(CountedTrials.of(trials).kept) == 4
 
 
 def test_a_marked_attempt_that_was_repeated_leaves_no_mark():
@@ -119,7 +120,7 @@ def test_trials_on_a_slower_host_do_not_count_if_three_others_are_ok(gpu_uuid, h
         trial(round, gpu_uuid=gpu_uuid, host_ms=us and us / 1000)
         for round, us in enumerate(host_us)
     ]
-    assert [trial.round for trial in counted(trials)] == rounds
+    assert [trial.round for trial in CountedTrials.of(trials).kept] == rounds
 
 
 def test_a_failure_on_a_slower_host_counts():

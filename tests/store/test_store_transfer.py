@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import zlib
-from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from whole_sweeps import export, ids_of, outcomes, take
 
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import SchemaError, StoreError
-from effbench.store import Store
+from effbench.store import Store, maintenance
 from effbench.store.source import RefusedError
 
 
@@ -123,8 +122,7 @@ def test_a_grown_sweep_replaces_its_older_copy(empty_db, tmp_path, target):
     (arrival,) = take(source, target)
     assert arrival.outcome == "replaced"
     assert arrival.sweep_id == sweep_id
-    added = Counter({"cell": 2, "sweep_cell": 6, "trial": 10, "sample": 10})
-    assert arrival.added == added
+    assert arrival.trials == 10
     with Store.open(target, mode="write") as store:
         assert [baseline.sweep_id for baseline in store.baselines()] == [sweep_id]
         store.remove_baseline("main")
@@ -156,7 +154,7 @@ def test_a_database_of_an_earlier_version(source, target):
     assert outcomes(source, target) == ["imported"] * 3
     assert Path(source).read_bytes() == before
     assert faults(target) == []
-    Store.upgrade(source)
+    maintenance.upgrade(source)
     assert whole.contents(target) == whole.contents(source)
 
 

@@ -1,4 +1,4 @@
-"""`Store.upgrade`, and the schema, which changes with its revision, never without it."""
+"""`maintenance.upgrade`, and the schema, which changes with its revision, never without it."""
 
 from unittest.mock import Mock
 
@@ -34,12 +34,12 @@ def filled(path, store, cell, here, begin):
 
 def test_upgrade_fills_an_empty_database_and_leaves_a_current_one(tmp_path, filled):
     with pytest.raises(StoreError, match="no database at"):
-        Store.upgrade(tmp_path / "nowhere.db")
+        maintenance.upgrade(tmp_path / "nowhere.db")
     assert not (tmp_path / "nowhere.db").exists()
     empty = tmp_path / "x.db"
     empty.touch()
     for path, before in ((empty, None), (filled, HEAD_REVISION)):
-        assert Store.upgrade(path) == (before, HEAD_REVISION)
+        assert maintenance.upgrade(path) == (before, HEAD_REVISION)
         assert faults(path) == []
 
 
@@ -48,12 +48,12 @@ def test_an_upgrade_is_all_or_nothing(older, monkeypatch, is_whole):
     with pytest.raises(SchemaError, match="effbench db upgrade"):
         Store.open(older)
     if is_whole:
-        assert Store.upgrade(older) == ("0010", HEAD_REVISION)
+        assert maintenance.upgrade(older) == ("0010", HEAD_REVISION)
         assert faults(older) == []
     else:
         monkeypatch.setattr(maintenance, "rebuild_results", Mock(side_effect=RuntimeError("power")))
         with pytest.raises(RuntimeError, match="power"):
-            Store.upgrade(older)
+            maintenance.upgrade(older)
     assert revision_of(older) == (HEAD_REVISION if is_whole else "0010")
     with connect.connected(older) as connection:
         columns = {column["name"] for column in sa.inspect(connection).get_columns("trial")}
@@ -65,7 +65,7 @@ def test_a_database_of_the_first_revision_is_upgraded(filled, cell):
     sql(filled, "UPDATE trial SET peak_reserved_bytes = 3 * 1048576")
     lower_to(filled, "0006", f"{AFTER_0010} {AFTER_0006}")
     sql(filled, "ALTER TABLE result RENAME COLUMN relative_memory TO memory_ratio")
-    assert Store.upgrade(filled) == ("0006", HEAD_REVISION)
+    assert maintenance.upgrade(filled) == ("0006", HEAD_REVISION)
     assert faults(filled) == []
     with Store.open(filled, mode="write") as store:
         assert [result.relative_memory for result in store.results()] == [1.0, 1.0]
@@ -81,7 +81,7 @@ def test_a_database_of_the_first_revision_is_upgraded(filled, cell):
 def test_a_row_that_no_table_takes_prevents_the_upgrade(older):
     sql(older, "UPDATE trial SET round = -1 WHERE id = 1")
     with pytest.raises(StoreError, match=r"does not take a value .*ck_trial_round"):
-        Store.upgrade(older)
+        maintenance.upgrade(older)
     assert revision_of(older) == "0010"
 
 
@@ -99,11 +99,11 @@ def revision_of(path):
 
 def test_an_upgrade_keeps_a_copy_of_the_file(older):
     copy = maintenance.copy_before(older, "0010")
-    Store.upgrade(older)
+    maintenance.upgrade(older)
     assert revision_of(copy) == "0010"
     assert revision_of(older) == HEAD_REVISION
     before = copy.read_bytes()
-    Store.upgrade(older)  # there is nothing to do, and nothing to copy
+    maintenance.upgrade(older)  # there is nothing to do, and nothing to copy
     assert copy.read_bytes() == before
     assert [found.name for found in older.parent.glob("*before*")] == [copy.name]
 
@@ -112,7 +112,7 @@ def test_an_upgrade_without_room_for_the_copy_changes_nothing(older, monkeypatch
     nowhere = older.parent / "missing" / "copy.db"
     monkeypatch.setattr(maintenance, "copy_before", lambda url, revision: nowhere)
     with pytest.raises(StoreError, match=r"needs a copy of .*; nothing was changed"):
-        Store.upgrade(older)
+        maintenance.upgrade(older)
     assert revision_of(older) == "0010"
 
 

@@ -385,4 +385,4 @@ def test_what_cannot_be_a_target_is_refused_before_the_first_trial(changed, expe
         call=lambda task, payload, timeout_s: probe.run_task(payload, lambda phase: None)
     )
     with pytest.raises(ConfigError, match=expected):
-        probe_cells(here, [Cell.from_params(part)], "eager")
+        probe_cells(here, [Cell(**part)], "eager")
