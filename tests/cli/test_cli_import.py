@@ -66,7 +66,7 @@ def test_an_export_is_written_to_a_pipe(odd, capfdbinary):
 def test_a_damaged_file_or_a_refused_sweep_does_not_keep_the_others_away(odd, run):
     Path("b.db").write_bytes(odd.read_bytes()[:5000])
     code, said, err = run("import", "b.db", odd, "nowhere", "--db", "x.db")
-    assert (code, said.count("imported, ")) == (2, 3)
+    assert (code, said.count(": imported")) == (2, 3)
     assert "b.db" in err and "damaged" in err and "nowhere: no such file" in err
 
 
