@@ -25,7 +25,7 @@ from effbench.store.sweeps import (
     sweeps,
 )
 from effbench.store.trials import WITHOUT_EXTRA, read_trials, results
-from effbench.store.values import ResultKey, as_dicts, sql_query
+from effbench.store.values import ResultKey, as_dicts
 
 # --- the results of a sweep ---
 
@@ -91,14 +91,6 @@ def results_with_trials(connection: Connection, sweep_id: str) -> dict[ResultKey
 
 # --- earlier sweeps ---
 
-#: The sweeps with results of the same cells as this one.
-_ALIKE = """
-    SELECT DISTINCT sweep_id FROM result
-    WHERE environment_id IN :environments AND cell_key IN (
-        SELECT cell_key FROM result WHERE sweep_id = :sweep_id AND environment_id IN :environments
-    )
-"""
-
 
 def previous(
     connection: Connection, this: SweepInfo, environment_ids: Collection[str]
@@ -107,8 +99,10 @@ def previous(
     cells, both in these environments, or None. Sweeps that were recorded here come before imported
     ones, and then those of the same name, if this sweep has a name: pushes and pull requests may
     share a database."""
-    query = sql_query(_ALIKE, sweep_id=this.id, environments=list(environment_ids))
-    ids = set(connection.scalars(query))
+    is_here = RESULT.c.environment_id.in_(environment_ids)
+    measured = select(RESULT.c.cell_key).filter_by(sweep_id=this.id).where(is_here)
+    alike = select(RESULT.c.sweep_id).where(is_here, RESULT.c.cell_key.in_(measured))
+    ids = set(connection.scalars(alike))
     start = this.started_at, this.id
     earlier = []
     for sweep in sweeps(connection):

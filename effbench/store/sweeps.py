@@ -37,7 +37,6 @@ from effbench.store.values import (
     cell_row,
     now,
     scalar,
-    sql_query,
 )
 
 #: Prefix of the names of sweeps that only re-run cells of another sweep; `last` skips these sweeps.
@@ -46,10 +45,6 @@ CONFIRMING = "confirm:"
 CLOCK_SKEW = dt.timedelta(minutes=5)
 #: Most sweeps that a message lists.
 MOST_LISTED = 5
-_STATUSES = """
-    SELECT sweep_id, status, count(*) AS number FROM result
-    WHERE sweep_id IN :sweeps GROUP BY sweep_id, status ORDER BY sweep_id, status
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +95,9 @@ def sweeps(connection: Connection) -> list[SweepInfo]:
         if facts["state"] == "running" and liveness.has_ended(facts["host"].get("process")):
             facts["state"] = "interrupted"
         infos[facts["id"]] = SweepInfo(**facts)
-    for row in connection.execute(sql_query(_STATUSES, sweeps=[*infos])):
+    key = RESULT.c["sweep_id", "status"]
+    known = select(*key, sa.func.count().label("number")).where(RESULT.c.sweep_id.in_(infos))
+    for row in connection.execute(known.group_by(*key).order_by(*key)):
         infos[row.sweep_id].statuses[row.status] = row.number
     return sorted(infos.values(), key=lambda sweep: is_future(sweep.started_at))
 

@@ -106,17 +106,6 @@ def as_dicts(connection: Connection, query: sa.Select[Any]) -> Iterator[Columns]
         yield dict(zip(names, row, strict=True))
 
 
-def sql_query(sql: str, **values: str | list[str]) -> sa.TextClause:
-    """Return a query in SQL that every database understands, with these texts in place of `:name`;
-    a list of texts, which may be empty, is meant for `IN :name`."""
-    parameters = []
-    for name, value in values.items():
-        # with a type, because PostgreSQL compares no text with an empty list of numbers
-        is_list = isinstance(value, list)
-        parameters.append(sa.bindparam(name, value, sa.String(), expanding=is_list))
-    return sa.text(sql).bindparams(*parameters)
-
-
 def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield lists of `size` rows; the last one may be shorter."""
     iterator = iter(rows)
