@@ -80,11 +80,11 @@ def shorten_gaps() -> int:
         return 0
     driver = ctypes.CDLL("libcuda.so.1")
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    error: int = driver.cuDeviceGet(ctypes.byref(device), torch.cuda.current_device())
-    if not error:
-        error = driver.cuCtxCreate_v2(ctypes.byref(context), 0, device)
-    if not error:  # makes the former context current again
-        error = driver.cuCtxDestroy_v2(context)
+    error: int = (
+        driver.cuDeviceGet(ctypes.byref(device), torch.cuda.current_device())
+        or driver.cuCtxCreate_v2(ctypes.byref(context), 0, device)
+        or driver.cuCtxDestroy_v2(context)  # makes the former context current again
+    )
     return error
 
 

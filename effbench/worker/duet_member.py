@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from effbench.core.meeting import Partner, PartnerLostError, connect, listen
@@ -20,16 +21,15 @@ from effbench.measure.timing import Timer
 from effbench.worker.context import CompilationWatch, TrialContext
 
 
+@dataclass(eq=False)
 class DuetMember:
     """This trial's part in a duet, which begins once this is made. `partner`: None until they have
     met."""
 
-    def __init__(self, context: TrialContext, request: DuetRequest) -> None:
-        self.context = context
-        self.request = request
-        self.folder = Path(request.folder)
-        self.compilation = CompilationWatch()
-        self.partner: Partner | None = None
+    context: TrialContext
+    request: DuetRequest
+    compilation: CompilationWatch = field(default_factory=CompilationWatch)
+    partner: Partner | None = None
 
     def prepare(self, timer: Timer, latency_ms: float, has_period: bool) -> None:
         """Get ready before the phase that tells the sweep to start the partner. Raises
@@ -38,7 +38,7 @@ class DuetMember:
         if not self.request.leads:
             return
         try:
-            self.listener = listen(self.folder)
+            self.listener = listen(Path(self.request.folder))
         except OSError as error:
             raise PartnerLostError(f"no socket to meet at: {error.strerror or error}") from error
 
@@ -49,7 +49,7 @@ class DuetMember:
             self.listener.close()
         else:
             try:
-                connection = connect(self.folder)
+                connection = connect(Path(self.request.folder))
             except OSError as error:
                 raise PartnerLostError("the other member of the duet had ended") from error
         self.partner = Partner(connection, self.request.answer_s)

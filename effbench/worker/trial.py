@@ -171,9 +171,8 @@ class RunningTrial(TrialContext):
     def build(self) -> None:
         """Build the module, the workload and its inputs."""
         cell, mode, trial = self.cell, self.mode, self.trial
-        target = cell.model["module"]
         dtype, seed = getattr(torch, cell.dtype), cell.numerics.get("seed", 0)
-        module = build_module(target, dtype, self.device, seed)
+        module = build_module(cell.model["module"], dtype, self.device, seed)
         described = {}
         for spec in cell.model["inputs"]:
             described[spec["name"]] = {key: spec[key] for key in spec if key != "name"}
