@@ -227,7 +227,7 @@ def shown(value: Any) -> str:
 def settings() -> Iterator[list[str]]:
     """Yield name, type, default and meaning of every setting."""
     defaults = config.Config()
-    for setting in config.settings():
+    for setting in config.SETTINGS.values():
         section, _, name = setting.name.rpartition(".")
         notes = comments(type(getattr(defaults, section, defaults)))
         kind = setting_type(inspected.type_info(setting.kind))

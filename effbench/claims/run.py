@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -13,9 +12,8 @@ from effbench.claims.facts import facts_of
 from effbench.claims.figures import NotMeasuredError
 from effbench.claims.frames import frame_of
 from effbench.claims.judge import Judgement, as_json, bounds, judge, unmeasured
-from effbench.config import cells as plan
 from effbench.config.launch import hydra_sweep
-from effbench.config.overrides import key_of
+from effbench.config.overrides import parse
 from effbench.core.cell import Result, Status
 from effbench.core.message import CheckRequest
 from effbench.core.printable import describe
@@ -23,7 +21,6 @@ from effbench.core.settings import quoted
 from effbench.run.checks import run_checks
 from effbench.run.client import ForkServer
 from effbench.run.probe import ProbedMachine
-from effbench.run.sweep import Command
 from effbench.store.schema import ClaimVerdict
 from effbench.store.store import Store
 
@@ -34,15 +31,15 @@ NO_CUDA = "needs a CUDA GPU, but this machine has none"
 @dataclass
 class Reproduction:
     """An experiment on this machine, as `probed`; without GPUs, everything runs on the CPU.
-    `overrides`: the user's, which change the question. `results`: sweep -> results in order of its
-    cells; `checks`: name -> status, reason, facts; `mistakes`: errors in claims."""
+    `overrides`: the user's, by key, which change the question. `results`: sweep -> results in order
+    of its cells; `checks`: name -> status, reason, facts; `mistakes`: errors in claims."""
 
     experiment: Experiment
     server: ForkServer
     probed: ProbedMachine
     db: str
-    overrides: Sequence[str] = ()
-    quiet: bool = False
+    overrides: Mapping[str, str]
+    quiet: bool
     results: dict[str, list[Result]] = field(default_factory=dict)
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
     judgements: list[Judgement] = field(default_factory=list)
@@ -58,11 +55,10 @@ class Reproduction:
         needed = set(chain.from_iterable(claim.inputs for claim in claims))
         for name in self.experiment.sweeps:
             if needed & {name, "rows"}:
-                words = command_of(self.experiment, name, self.overrides, self.db)
-                collect = partial(self.collect_results, name)
-                hydra_sweep(words, self.quiet, conductor=collect, server=self.server)
+                self.results[name] = self.measure(name)
+        path = self.experiment.path.resolve()
         names = [name for name in self.experiment.checks if name in needed]
-        requests = [CheckRequest(f"{self.experiment.path.resolve()}:{name}") for name in names]
+        requests = [CheckRequest(f"{path}:{name}") for name in names]
         outcomes = run_checks(requests, self.server, self.probed.gpus)
         self.checks = dict(zip(names, outcomes, strict=True))
         self.judgements = [self.judge(claim) for claim in self.experiment.claims]
@@ -76,13 +72,15 @@ class Reproduction:
 
     # --- measure ---
 
-    def collect_results(self, name: str, jobs: Sequence[plan.Job], command: Command) -> None:
-        """Measure one sweep and keep its results. Hydra's launcher calls it like `conduct`."""
-        outcome = plan.conduct(jobs, command)
+    def measure(self, name: str) -> list[Result]:
+        """Run a sweep of the experiment and return its results."""
+        words = command_of(self.experiment, name, self.overrides, self.db)
+        outcome = hydra_sweep(words, self.quiet, self.server)
+        assert outcome is not None  # there are no options among the words
         if outcome.state == "interrupted":
             raise KeyboardInterrupt
-        with Store.open(self.db) as store:
-            self.results[name] = store.results(outcome.sweep_id)
+        with Store.open(outcome.db, mode="read") as store:
+            return store.results(outcome.sweep_id)
 
     # --- judge ---
 
@@ -126,6 +124,9 @@ class Reproduction:
         claim = judgement.claim
         results = chain.from_iterable(map(self.results_of, claim.inputs))
         sweeps = sorted({result.sweep_id for result in results})
+        overrides = []
+        if sweeps:
+            overrides = [text for key, text in self.overrides.items() if key != "device"]
         parts = [{"label": text, "holds": holds} for text, holds in judgement.parts.items() if text]
         measured = {
             "statement": claim.text,
@@ -135,7 +136,7 @@ class Reproduction:
             "parts": parts,
             "also": judgement.also,
             "sweeps": sweeps,
-            "overrides": [word for word in self.overrides if sweeps and key_of(word) != "device"],
+            "overrides": overrides,
             "evidence": {name: self.checks[name] for name in claim.inputs if name in self.checks},
         }
         return {
@@ -151,7 +152,7 @@ class Reproduction:
 def command_of(
     experiment: Experiment,
     name: str,
-    overrides: Sequence[str],
+    overrides: Mapping[str, str],
     db: str,
 ) -> list[str]:
     """Return the words of a sweep: the experiment's, without those that the user overrides. A group
@@ -161,10 +162,9 @@ def command_of(
     if len(experiment.sweeps) > 1:
         title += f"/{name}"
     further = [f"sweep.name={title}", "on_failure=ignore", f"db={quoted(db)}"]
-    overridden = set(map(key_of, overrides))
     words = ["-m"]
-    for word in (*experiment.sweeps[name], *further):
-        key = str(key_of(word))
-        if overridden.isdisjoint({key, key.partition(".")[0]}):
-            words.append(word)
-    return [*words, *overrides]
+    for text in (*experiment.sweeps[name], *further):
+        key = parse(text).key
+        if overrides.keys().isdisjoint({key, key.partition(".")[0]}):
+            words.append(text)
+    return [*words, *overrides.values()]

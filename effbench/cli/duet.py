@@ -24,7 +24,6 @@ from effbench.stats.significance import MOST_PAIRS
 from effbench.store.secrets import masked_url
 
 if TYPE_CHECKING:
-    from effbench.config.cells import Job
     from effbench.run.plan import CellRun
     from effbench.run.sweep import Outcome
 
@@ -58,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-above",
         type=float,
+        default=math.inf,
         metavar="PERCENT",
         help="exit with 1 if B is significantly slower than A by more than this percentage",
     )
@@ -76,8 +76,7 @@ def run(args: argparse.Namespace) -> int:
         return INTERRUPTED
     trials = [trial for answer in answers for trial in answer.duets.trials]
     has_failed = any(trial.status.is_failure for trial in trials)
-    limit = math.inf if args.fail_above is None else args.fail_above / 100
-    if has_failed or any(answer.is_slower(limit) for answer in answers):
+    if has_failed or any(answer.is_slower(args.fail_above / 100) for answer in answers):
         return 1
     return 0 if all(answer.tests for answer in answers) else NothingFoundError.exit_code
 
@@ -102,12 +101,14 @@ def measure(
     """Run the duets of the overrides of both sides as a sweep; return how it ended, and the answer
     for each cell. Raises EffbenchError for an error before the first trial."""
     from effbench.config.cells import prepare
+    from effbench.config.launch import jobs_of
+    from effbench.config.overrides import read
     from effbench.run.duets import StoppingRule, allows_duet
     from effbench.run.progress import Progress
     from effbench.run.sweep import Command, open_sweep
 
     common = [*DEFAULTS, *options.place_of(args), *args.words]
-    old, new = jobs_of([*common, *first]), jobs_of([*common, *second])
+    old, new = jobs_of(read([*common, *first])), jobs_of(read([*common, *second]))
     if len(old) != len(new):
         raise UsageError(
             "duet: A and B must give one cell each for each cell of the common overrides"
@@ -117,7 +118,7 @@ def measure(
     progress = Progress(quiet=args.format != "table" or args.out is not None)
     argv = ["duet", args.first, args.second, *args.words]
     command = Command(argv, {}, progress=progress, duet_rule=rule)
-    matrix = prepare([*old, *new], command)
+    matrix = prepare([*old, *new])
     with open_sweep(matrix.settings, matrix.runs, command) as sweep:
         plan = matrix.plan(sweep.pools, command)
         pairs = paired(plan.runs[: len(old)], plan.runs[len(old) :])
@@ -130,15 +131,6 @@ def measure(
             )
         outcome = sweep.run(replace(plan, runs=runs))
     return outcome, answers_of(outcome, pairs, " ".join(first), " ".join(second))
-
-
-def jobs_of(words: Sequence[str]) -> list[Job]:
-    """Return the jobs composed from overrides. Raises EffbenchError."""
-    from effbench.config.launch import hydra_sweep
-
-    jobs: list[Job] = []
-    hydra_sweep([*words], quiet=True, conductor=lambda composed, command: jobs.extend(composed))
-    return jobs
 
 
 @dataclass(frozen=True)
@@ -176,10 +168,11 @@ def answers_of(
     from effbench.run.duets import Duets
     from effbench.store.store import Store
 
-    recorded = {}
     with Store.open(outcome.db, mode="read") as store:
-        for interpreter, environment_id in outcome.environments.items():
-            recorded[interpreter] = store.history(outcome.sweep_id, environment_id)
+        recorded = {
+            interpreter: store.history(outcome.sweep_id, environment_id)
+            for interpreter, environment_id in outcome.environments.items()
+        }
     names = cell_names(pair.first.cell for pair in pairs)
     answers = []
     for pair in pairs:

@@ -29,9 +29,7 @@ from effbench.core.warning_filters import print_instead_of_raising
 #: `run(args) -> exit code`.
 COMMANDS = {name: name for group in GROUPS.values() for name in group} | {"import": "imports"}
 #: Options of Hydra that run nothing, and settings for other fork servers than effbench's own.
-WITHOUT_SERVER = (
-    r"(--hydra-help|--version|-c|--cfg|-i|--info|-sc|--shell-completion)(=|$)|(python|folder)="
-)
+WITHOUT_SERVER = r"(--hydra-help|-c|--cfg|-i|--info|-sc|--shell-completion)(=|$)|(python|folder)="
 #: Exit code of unexpected errors; 1 means a regression or failed cells, 3 means that no data
 #: matches.
 UNEXPECTED = 2
@@ -155,12 +153,12 @@ def unexpected(error: Exception) -> str:
 
 def place_of(error: Exception) -> str:
     """Return the innermost line of effbench's code that the error went through."""
-    root = Path(__file__).parents[2]
+    package = Path(__file__).parents[1]
     places = []
     for frame in traceback.extract_tb(error.__traceback__):
         path = Path(frame.filename)
-        if path.is_relative_to(root / "effbench"):
-            places.append(f"{path.relative_to(root)}:{frame.lineno}")
+        if path.is_relative_to(package):
+            places.append(f"{path.relative_to(package.parent)}:{frame.lineno}")
     return places[-1]
 
 
@@ -189,7 +187,8 @@ def run_command(name: str, words: list[str]) -> int:
 
 
 def run_sweep(argv: list[str]) -> int:
-    """Run a sweep with live progress and print its results, or run Hydra's --cfg or --info."""
+    """Run a sweep with live progress and print its results, or only what an option such as --cfg
+    asks for."""
     from effbench.run.client import ForkServer
 
     # the server imports torch while Hydra is imported and composes the cells
@@ -198,7 +197,7 @@ def run_sweep(argv: list[str]) -> int:
         from effbench.config.launch import hydra_sweep
 
         outcome = hydra_sweep(argv, server=server)
-    if outcome is None:  # --cfg or --info
+    if outcome is None:  # for example --cfg
         return 0
     from effbench.cli.show import end_of_sweep
 

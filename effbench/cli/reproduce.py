@@ -77,13 +77,12 @@ def reproduce(args: argparse.Namespace, names: Sequence[str], words: Sequence[st
     check_settings(line)
     experiments = find(names)
     console = terminal()
-    settings = {word.key: word.value for word in line.words}
-    db = settings.get("db", args.db)
-    overrides = [text for key, text in line.stored().items() if key != "db"]
+    db = line.values.get("db", args.db)
+    overrides = {key: text for key, text in line.stored().items() if key != "db"}
     counts: Counter[str] = Counter()
     mistakes: list[str] = []
     with closing(ForkServer()) as server:
-        probed = describe_machine(server, settings.get("device", "auto"))
+        probed = describe_machine(server, line.values.get("device", "auto"))
         for experiment in experiments:
             console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question)}")
             done = Reproduction(experiment, server, probed, db, overrides, args.quiet)

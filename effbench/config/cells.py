@@ -5,12 +5,13 @@ docs/reference/extending.md tells how to add an axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from effbench.config.overrides import CONFIG_DIR, Word
+from effbench.config.compose import Job
+from effbench.config.overrides import CONFIG_DIR
 from effbench.config.validation import validate
 from effbench.core import streams
 from effbench.core.cell import Cell
@@ -49,24 +50,16 @@ NOT_OF_CELLS = (
 )
 
 
-@dataclass(frozen=True)
-class Job:
-    """A job of Hydra: its overrides, and the configuration composed from them."""
-
-    words: Sequence[Word]
-    config: Config
-
-
 def conduct(jobs: Sequence[Job], command: Command) -> Outcome:
     """Run or resume the sweep of these jobs; see `OpenSweep.run`."""
-    matrix = prepare(jobs, command)
+    matrix = prepare(jobs)
     with open_sweep(matrix.settings, matrix.runs, command) as sweep:
         return sweep.run(matrix.plan(sweep.pools, command))
 
 
 def print_plan(jobs: Sequence[Job], command: Command) -> None:
     """Print the plan of the sweep that `conduct` would run."""
-    matrix = prepare(jobs, command)
+    matrix = prepare(jobs)
     with open_pools(matrix.runs, matrix.settings, command) as pools:
         plan = matrix.plan(pools, command)
         dry_run.print_plan(matrix.settings, pools, plan, command)
@@ -83,9 +76,8 @@ class SweepMatrix:
 
     def plan(self, pools: Pools, command: Command) -> SweepPlan:
         """Return what the sweep runs. `pools`: of the probed interpreters."""
-        machines = {interpreter: pool.machine for interpreter, pool in pools.items()}
         has_cuda = has_gpus(self.settings, pools)
-        adapted = [machines[run.interpreter].adapted(run.cell) for run in self.runs]
+        adapted = [pools[run.interpreter].machine.adapted(run.cell) for run in self.runs]
         cells = resolve(adapted, has_cuda)
         selected = select(cells, self.settings, command.progress)
         check_devices(selected, self.settings, has_cuda)
@@ -101,10 +93,10 @@ class SweepMatrix:
         return SweepPlan(runs, overrides, excluded=len(set(cells)) - len(selected))
 
 
-def prepare(jobs: Sequence[Job], command: Command) -> SweepMatrix:
-    """Return the matrix of these jobs."""
+def prepare(jobs: Sequence[Job]) -> SweepMatrix:
+    """Return the matrix of these jobs. Raises ConfigError for invalid ones."""
     cells, settings = split(jobs)
-    check_effect(command.overrides, jobs)
+    check_effect(jobs)
     interpreter = cache(interpreters.resolve)
     runs = []
     for job, cell in zip(jobs, cells, strict=True):
@@ -122,7 +114,7 @@ def split(jobs: Sequence[Job]) -> tuple[list[Cell], Settings]:
     first = jobs[0].config
     cells = []
     for job in jobs:
-        validate(job.config, job.words)
+        validate(job)
         for name in OF_SWEEP:
             if getattr(job.config, name) != getattr(first, name):
                 raise ConfigError(
@@ -205,14 +197,14 @@ def resolve(cells: Sequence[Cell], has_cuda: bool) -> list[Cell]:
 # --- which cells are planned ---
 
 
-def check_effect(overrides: Mapping[str, str], jobs: Sequence[Job]) -> None:
-    """Raise ConfigError for an override of a phase that no cell has. `overrides`: by key."""
+def check_effect(jobs: Sequence[Job]) -> None:
+    """Raise ConfigError for an override of a phase that no cell has."""
     phases = {job.config.phase for job in jobs}
-    for key, text in overrides.items():
-        phase = key.partition(".")[0]
+    for word in jobs[0].words:  # the others set the same keys
+        phase = word.section
         if phase in OF_PHASES and phase not in phases:
             raise ConfigError(
-                f"{text} has no effect, because no cell has phase={phase}; add phase={phase}"
+                f"{word.text} has no effect, because no cell has phase={phase}; add phase={phase}"
             )
 
 

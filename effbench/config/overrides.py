@@ -7,7 +7,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
@@ -16,7 +16,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 
-from effbench import __version__
 from effbench.config import refusals
 from effbench.core.errors import ConfigError, UsageError
 from effbench.core.settings import DEFAULT_DB, shipped
@@ -54,6 +53,11 @@ class Word:
         """The text after the first equals sign, without quotes."""
         return self.text.partition("=")[2].strip("'\"")
 
+    @property
+    def is_for_hydra(self) -> bool:
+        """Whether it changes Hydra's own configuration: `hydra/sweeper=…`, `hydra.verbose=…`."""
+        return bool(self.override.is_hydra_override())
+
 
 @lru_cache(maxsize=10_000)
 def parse(text: str) -> Word:
@@ -65,29 +69,28 @@ def parse(text: str) -> Word:
     return Word(text, override.get_key_element().lstrip("+~"), override)
 
 
-def key_of(text: str) -> str:
-    """Return the key of an override, or the name of an option. Raises ConfigError."""
-    if text.startswith("-"):
-        return text.partition("=")[0]
-    return parse(text).key
-
-
 # --- command lines ---
 
 
 @dataclass(frozen=True)
 class CommandLine:
     """A sweep's command line. `options`: Hydra's, most of which print and run nothing, in their
-    long form; `config_dir`: the folder of CONFIG_DIR."""
+    long form; `config_dir`: the folder of CONFIG_DIR; `is_dry_run`: print the plan, run nothing."""
 
     options: Sequence[str]
     config_dir: str | None
     words: Sequence[Word]
+    is_dry_run: bool = False
 
     @property
     def prints_only(self) -> bool:
         """Whether an option makes Hydra print something instead of running a sweep."""
         return any(option != "--resolve" for option in self.options)
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Key -> value of each override. Of a key that is given twice, the last one counts."""
+        return {word.key: word.value for word in self.words}
 
     def stored(self) -> dict[str, str]:
         """Return what a sweep stores, by key: its overrides and CONFIG_DIR. Of a key that is given
@@ -99,37 +102,7 @@ class CommandLine:
 
 
 class WordParser(argparse.ArgumentParser):
-    """Parse a sweep's command line: Hydra's options, and overrides in any order among them."""
-
-    def __init__(self) -> None:
-        super().__init__(add_help=False)
-        self.add_argument("words", nargs="*")
-        self.add_argument(
-            CONFIG_DIR,
-            "-cd",
-            action="append",
-            default=[],
-        )
-        self.add_argument(
-            "--multirun",
-            "-m",
-            action="store_const",
-            const=None,
-        )
-        self.add_argument("--db", nargs="?", const="URL")
-        # these print and run nothing
-        self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
-        self.add_argument("--resolve", action="store_true")
-        self.add_argument(
-            "--info",
-            "-i",
-            nargs="?",
-            const="all",
-            choices=INFORMATION,
-        )
-        self.add_argument("--hydra-help", action="store_true")
-        self.add_argument("--shell-completion", "-sc", action="store_true")
-        self.add_argument("--version", action="version", version=f"effbench {__version__}")
+    """A parser whose errors are those of effbench."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(
@@ -140,8 +113,22 @@ class WordParser(argparse.ArgumentParser):
 def read(argv: Sequence[str]) -> CommandLine:
     """Return a command line. `-m` is omitted: every command line is a sweep. Raises UsageError for
     a word that is no option or override."""
-    given = vars(WordParser().parse_intermixed_args(argv))
+    parser = WordParser(add_help=False)
+    add = parser.add_argument
+    add("words", nargs="*")
+    add(CONFIG_DIR, "-cd", action="append", default=[])
+    add("--multirun", "-m", action="store_const", const=None)
+    add("--db", nargs="?", const="URL")
+    add("--dry-run", action="store_true")
+    # with these, Hydra prints and runs nothing
+    add("--cfg", "-c", choices=["job", "hydra", "all"])
+    add("--resolve", action="store_true")
+    add("--info", "-i", nargs="?", const="all", choices=INFORMATION)
+    add("--hydra-help", action="store_true")
+    add("--shell-completion", "-sc", action="store_true")
+    given = vars(parser.parse_intermixed_args(argv))
     words, folders, db = given.pop("words"), given.pop("config_dir"), given.pop("db")
+    is_dry_run = given.pop("dry_run")
     if db is not None:
         raise UsageError(f"--db is an option of commands; a sweep takes db={db}")
     if len(folders) > 1:
@@ -156,7 +143,7 @@ def read(argv: Sequence[str]) -> CommandLine:
         elif value:
             options.append(f"{option}={value}")
     config_dir = folders[0] if folders else None
-    return CommandLine(options, config_dir, [parse(word) for word in words])
+    return CommandLine(options, config_dir, [*map(parse, words)], is_dry_run)
 
 
 def check_word(word: str) -> None:
@@ -174,10 +161,14 @@ def check_word(word: str) -> None:
         )
 
 
-def refuse_hidden(config_dir: str) -> None:
-    """Raise ConfigError for a file in this folder that Hydra would silently ignore, because
-    effbench ships one of the same name."""
+def check_folder(config_dir: str) -> None:
+    """Raise ConfigError for a missing folder, and for a file in it that Hydra would silently
+    ignore, because effbench ships one of the same name."""
     folder = Path(config_dir)
+    if not folder.is_dir():
+        raise ConfigError(
+            f"--config-dir={config_dir}: the folder {folder.absolute()} was not found"
+        )
     for path in sorted([*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]):
         ships = shipped("conf") / path.relative_to(folder)
         if ships.is_file() and ships.read_bytes() != path.read_bytes():
@@ -193,25 +184,19 @@ def expand(line: CommandLine) -> CommandLine:
     """Return the command line of a sweep. `resume=REF` adds the stored words of that sweep, except
     keys that are given again, and REF becomes the sweep's id. Raises UsageError for a sweep that
     cannot be resumed here."""
-    given = {word.key: word.value for word in line.words}
+    given = line.values
     reference = given.get("resume", "null")
     if reference == "null":
         return line
     sweep = sweep_to_resume(reference, given.get("db") or DEFAULT_DB)
+    stored = read(sweep.overrides)
     # continue in the database that holds the sweep: the stored db= may name another one, and has no
     # password
     dropped = {*given, "db", *REMOVED}
-    config_dir = line.config_dir
-    words = []
-    for text in sweep.overrides:
-        key = key_of(text)
-        if key == CONFIG_DIR:
-            config_dir = config_dir or text.partition("=")[2]
-        elif key not in dropped:
-            words.append(parse(text))
+    words = [word for word in stored.words if word.key not in dropped]
     words += [word for word in line.words if word.key != "resume"]
     words.append(parse(f"resume={sweep.id}"))
-    return CommandLine(line.options, config_dir, words)
+    return replace(line, config_dir=line.config_dir or stored.config_dir, words=words)
 
 
 def sweep_to_resume(reference: str, db: str) -> SweepInfo:

@@ -6,17 +6,15 @@ other mistakes has its text:
 - syntax: `cannot_parse`; `overrides.check_word` (a word that is no override, or lacks quotes)
 - names: `unknown_setting`, `unknown_option`, `no_option`; `compose.without` (`~`)
 - values: `wrong_value`, `no_value`; `compose.check_finite` (nan), `compose.with_referred` (no
-  value), `launch.check_environment` (a number as text)
-- sweeps: `launch.check_repeated`, `launch.EffbenchSweeper` (too many cells),
-  `launch.OTHER_LAUNCHER`, `cells.split` (a setting that cannot be swept), `cells.check_effect` (a
-  phase that no cell has)
+  value), `matrix.check_environment` (a number as text)
+- sweeps: `matrix` (too many cells, a mapping given twice), `launch.composer_of` (another launcher),
+  `cells.split` (a setting that cannot be swept), `cells.check_effect` (a phase that no cell has)
 - together: `validation`, `compose.with_batch_size`; `run.selection` (`exclude`)
 - after the import of modules and modes: `run.probe` (a mode's settings), `worker.probe` (arguments
   of a module), `models.libraries.check` (those of a network by name), `models.build` (targets),
   `cells.resolve` (two modules of one name), `cells.check_devices`
 - `resume=`: `overrides.sweep_to_resume`; `run.resume` (another plan)
-- files: `explain` (errors of Hydra and OmegaConf), `compose.check_names`,
-  `overrides.refuse_hidden`, `launch.FolderOfUser`
+- files: `explain` (errors of Hydra and OmegaConf), `overrides.check_folder`
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from effbench.core.errors import ConfigError, nearest, suggest
 from effbench.core.printable import first_line, one_line
-from effbench.core.settings import LARGEST, Setting, quoted, sections, settings
+from effbench.core.settings import LARGEST, SECTIONS, SETTINGS, Setting, quoted
 from effbench.models.presets import PRESETS, canonical
 from effbench.models.spec import KEYS
 from effbench.run.plan import OF_SWEEP
@@ -67,21 +65,13 @@ def meant(name: str, values: Mapping[str, Any]) -> str:
     group, *inner = name.split(".")
     if group == "model" and len(inner) == 2 and inner[1] in KEYS:
         return f": did you mean model.inputs.{'.'.join(inner)}?"
-    names = known_names(values)
+    arguments = [f"model.module.{argument}" for argument in values["model"]["module"]]
+    names = [*SECTIONS, *SETTINGS, *arguments]
     last = name.rpartition(".")[2]
     same = [known for known in names if known.rpartition(".")[2] == last]
     if same:
         return f": did you mean {' or '.join(same)}?"
-    depth = name.count(".") + 1
-    return suggest(name, [known for known in names if known.count(".") <= depth])
-
-
-def known_names(values: Mapping[str, Any]) -> list[str]:
-    """Return the names of all sections, settings and arguments of the job's model."""
-    names = [section for section, _ in sections() if section]
-    names += [setting.name for setting in settings()]
-    names += [f"model.module.{argument}" for argument in values["model"]["module"]]
-    return names
+    return suggest(name, names)
 
 
 def unknown_option(group: str, name: str, options: Sequence[str]) -> ConfigError:
@@ -109,29 +99,26 @@ def no_option(group: str, value: Any) -> ConfigError:
     )
 
 
-def no_value(section: str, value: Any, names: Sequence[str]) -> ConfigError:
+def no_value(section: str, value: Any) -> ConfigError:
     """Return the error for the value of a section, which has only settings."""
-    inner = ", ".join(f"{section}.{name}" for name in names)
+    inner = ", ".join(name for name in SETTINGS if name.startswith(f"{section}."))
     return ConfigError(f"{section} takes no value, got {as_typed(value)}. Set one of {inner}")
 
 
 # --- values ---
 
 
-def wrong_value(setting: Setting, value: Any, where: str = "") -> ConfigError:
-    """Return the error for a value that a setting does not take. `where`: the file that sets
-    it."""
+def wrong_value(setting: Setting, value: Any) -> ConfigError:
+    """Return the error for a value that a setting does not take."""
     name, kind = setting.name, inspect.type_info(setting.kind)
     limit = ""
     if isinstance(value, int) and abs(value) > LARGEST:
         limit = f", within ±{LARGEST:,}"
-    refused = f"{where}{name}: expected {expectation(kind)}{limit}, got {as_typed(value)}"
-    if where:  # it is corrected in the file
-        return ConfigError(refused)
+    refused = f"{name}: expected {expectation(kind)}{limit}, got {as_typed(value)}"
     if isinstance(value, list) and not setting.is_open and name.partition(".")[0] not in OF_SWEEP:
         several = ",".join(map(as_override, value))
         return ConfigError(f"{refused}. To sweep over several values, write {name}={several}")
-    return ConfigError(f"{refused}. Example: {shlex.quote(example(setting, kind, value))}")
+    return ConfigError(f"{refused}. Example: {shlex.quote(example(setting, value))}")
 
 
 def expectation(kind: inspect.Type) -> str:
@@ -168,14 +155,16 @@ def expected_number(noun: str, kind: inspect.IntType | inspect.FloatType) -> str
     return f"{noun} from {kind.ge:g} to {kind.le:,}"
 
 
-def example(setting: Setting, kind: inspect.Type, value: Any = None) -> str:
+def example(setting: Setting, value: Any = None) -> str:
     """Return an override that sets a valid value: of names the one most similar to `value`, else
     usually the default."""
     if setting.name in EXAMPLES:
         return EXAMPLES[setting.name]
     valid = setting.default
-    first = kind.types[0] if isinstance(kind, inspect.UnionType) else kind
-    match first:
+    kind = inspect.type_info(setting.kind)
+    if isinstance(kind, inspect.UnionType):
+        kind = kind.types[0]
+    match kind:
         case inspect.LiteralType(values=values):
             valid = nearest(str(value), map(str, values)) or valid or values[0]
         case inspect.BoolType():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from effbench.config.overrides import Word
+from effbench.config.compose import Job
 from effbench.core import streams
 from effbench.core.errors import ConfigError
 from effbench.core.settings import Config, Model, Protocol, Stream
@@ -18,14 +16,15 @@ from effbench.store.sweeps import is_rerun
 OF_NETWORKS = ("arch", "task", "seq", "image_size", "config", "kwargs")
 
 
-def validate(config: Config, words: Sequence[Word] = ()) -> None:
-    """Raise ConfigError for an invalid configuration. `words`: the overrides, for messages."""
+def validate(job: Job) -> None:
+    """Raise ConfigError for an invalid configuration of a job."""
+    config = job.config
     check_phase(config)
     check_arrivals(config.stream, config.protocol)
     check_sweep(config)
     check_rules(config.exclude)
     check_model(config.model)
-    check_mode(config, words)
+    check_mode(job)
     # the trial would use another GPU than the locked one
     if "CUDA_VISIBLE_DEVICES" in config.env:
         raise ConfigError(
@@ -70,11 +69,11 @@ def check_sweep(config: Config) -> None:
         raise ConfigError(f"sweep.name={name} is reserved by effbench: choose another name")
 
 
-def check_mode(config: Config, words: Sequence[Word]) -> None:
+def check_mode(job: Job) -> None:
     """Raise ConfigError for a mode without a name or a target."""
     for key in ("name", "_target_"):
-        if not isinstance(config.mode.get(key), str):
-            chosen = [word.text for word in words if word.key == "mode"] or ["mode"]
+        if not isinstance(job.config.mode.get(key), str):
+            chosen = [word.text for word in job.words if word.key == "mode"] or ["mode"]
             raise ConfigError(
                 f"{chosen[0]}: {key} is missing or no text; the YAML of a mode requires name and"
                 " _target_"

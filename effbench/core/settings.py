@@ -296,42 +296,19 @@ class Setting:
         return isinstance(self.default, dict)
 
 
-def settings(section: Any = Config, prefix: str = "") -> Iterator[Setting]:
-    """Yield every setting, with a full name such as `protocol.rounds`."""
+def settings_of(section: Any, prefix: str = "") -> Iterator[Setting]:
+    """Yield the settings of a section and of those in it, with full names."""
     kinds = typing.get_type_hints(section, include_extras=True)
     defaults = section()
     for setting in dataclasses.fields(section):
         name, kind = f"{prefix}{setting.name}", kinds[setting.name]
         if dataclasses.is_dataclass(kind):
-            yield from settings(kind, f"{name}.")
+            yield from settings_of(kind, f"{name}.")
         else:
             yield Setting(name, kind, getattr(defaults, setting.name))
 
 
-def sections() -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each section with a fixed set of settings ("" is the top level), and the
-    names of its settings."""
-    yield "", [setting.name for setting in dataclasses.fields(Config)]
-    for setting in dataclasses.fields(Config):
-        section = setting.default_factory
-        if dataclasses.is_dataclass(section):
-            yield setting.name, [inner.name for inner in dataclasses.fields(section)]
-
-
-def register() -> None:
-    """Add the defaults to Hydra's ConfigStore, unless they are there; users may add keys to open
-    settings."""
-    # here, because most commands need only the constants of this module
-    from hydra.core.config_store import ConfigStore
-    from omegaconf import OmegaConf
-
-    store = ConfigStore.instance()
-    # another application of this process may use the name too
-    known = store.repo.get("schema.yaml")
-    if known and known.provider == "effbench":
-        return
-    defaults = OmegaConf.create(dataclasses.asdict(Config()))
-    for setting in settings():
-        if setting.is_open:
-            OmegaConf.set_struct(OmegaConf.select(defaults, setting.name), False)
-    store.store(name="schema", node=defaults, provider="effbench")
+#: Name such as `protocol.rounds` -> the setting.
+SETTINGS = {setting.name: setting for setting in settings_of(Config)}
+#: The sections, such as `protocol`, in which all settings are known.
+SECTIONS = sorted({name.partition(".")[0] for name in SETTINGS if "." in name})

@@ -18,7 +18,6 @@ from effbench.run.schedule import RoundsNeeded
 from effbench.run.sweep import Command, planned_slots
 from effbench.store.store import Store
 
-FLAG = "--dry-run"
 #: Batch sizes that a row lists before it counts them.
 MOST_SIZES = 8
 #: Likely seconds, besides warm-up and timing, to start a process, build the model and compare it.

@@ -8,7 +8,6 @@ import pytest
 
 from effbench.claims import run as running
 from effbench.claims.definition import find
-from effbench.config import cells as plan
 from effbench.store import Store
 
 REFERENCE = Path(__file__).parents[2] / "experiments" / "verdicts-h200.json"
@@ -145,7 +144,7 @@ def test_the_sweep_is_named(here):
 
 def test_ctrl_c_judges_nothing(here, monkeypatch):
     interrupted = SimpleNamespace(state="interrupted")
-    monkeypatch.setattr(plan, "conduct", lambda jobs, command: interrupted)
+    monkeypatch.setattr(running, "hydra_sweep", lambda *args: interrupted)
     before = verdicts(here.db)
     assert here.run("reproduce", "mine.py", *here.tiny3).code == 130
     assert verdicts(here.db) == before

@@ -94,6 +94,6 @@ def test_an_error_without_a_reader_of_stderr_keeps_its_code(opened, monkeypatch)
 
 def test_hydra_does_not_rewrite_an_error_of_a_disk(monkeypatch, capfd):
     broken = Mock(side_effect=OSError(errno.EIO, "Input/output error", "conf.yaml"))
-    monkeypatch.setattr(launch, "run_sweeper", broken)
+    monkeypatch.setattr(launch, "jobs_of", broken)
     assert command_line.run(["python=x"]) == 2
     assert "cannot read or write conf.yaml: Input/output error" in capfd.readouterr().err

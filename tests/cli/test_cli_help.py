@@ -10,7 +10,8 @@ import pytest
 from effbench.cli import main as command_line
 from effbench.cli.main import COMMANDS
 from effbench.cli.overview import GROUPS, overview
-from effbench.config.launch import hydra_sweep
+from effbench.config.launch import jobs_of
+from effbench.config.overrides import read
 from effbench.core.settings import shipped
 
 SUMMARIES = {name: text for group in GROUPS.values() for name, text in group.items()}
@@ -47,9 +48,7 @@ def test_the_help_of_a_command_begins_with_its_summary(name, capsys):
 @pytest.mark.parametrize(("example", "number"), list(zip(examples(), (4, 9, 4), strict=False)))
 def test_examples_are_sweeps(monkeypatch, tmp_path, example, number):
     monkeypatch.chdir(tmp_path)
-    planned = []
-    hydra_sweep(example, quiet=True, conductor=lambda jobs, command: planned.extend(jobs))
-    assert len(planned) == number
+    assert len(jobs_of(read(example))) == number
 
 
 def test_what_it_names_exists():

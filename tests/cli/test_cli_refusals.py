@@ -125,12 +125,16 @@ def test_cells_of_a_missing_device_are_unsupported(workshop):
             "rounds: 2.5\n",
             "protocol/mine.yaml: protocol.rounds: expected a whole number",
         ),
-        ("model=tiny,mine", "- a\n- b\n", "model/mine.yaml: expected settings by name, got a list"),
+        (
+            "model=tiny,mine",
+            "- a\n- b\n",
+            "In 'model/mine': ConfigTypeError raised",
+        ),
         ("model=tiny,mine", "name: [unclosed\nmodule: 3\n", "mine.yaml, line 2"),
         (
             "model=tiny,mine",
             "module: {_target_: a.Net}\ninput: {x: {}}\n",
-            "model/mine.yaml: unknown setting model.input: did you mean inputs?",
+            "model/mine.yaml: unknown setting 'model.input': did you mean model.inputs?",
         ),
         (
             "model=mine",

@@ -5,35 +5,33 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from effbench.config import launch
-from effbench.config.cells import Job, resolve, split
+from effbench.config import plugins
+from effbench.config.cells import resolve, split
 from effbench.config.compose import Composer
 from effbench.config.overrides import parse
-from effbench.core import settings as config
 from effbench.core.settings import shipped
 
 
 @pytest.fixture(scope="session")
 def loader():
     """The loader, and the master configuration of a sweep."""
-    config.register()
-    launch.register()
+    plugins.register()
     with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         return loader, loader.load_configuration("config", [], run_mode=RunMode.MULTIRUN)
 
 
 @pytest.fixture(scope="session")
-def compose(loader):
-    """Overrides -> the configuration that they compose to."""
+def job_of(loader):
+    """Overrides -> the job with them."""
     composer = Composer(*loader)
-    return lambda words: composer.compose([parse(word) for word in words])
+    return lambda words: composer.job([parse(word) for word in words])
 
 
 @pytest.fixture(scope="session")
-def job_of(compose):
-    """Overrides -> the job with them."""
-    return lambda words: Job([parse(word) for word in words], compose(words))
+def compose(job_of):
+    """Overrides -> the configuration that they compose to."""
+    return lambda words: job_of(words).config
 
 
 @pytest.fixture(scope="session")

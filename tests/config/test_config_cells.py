@@ -108,17 +108,17 @@ def test_a_request_sets_the_slots_of_the_cache(cell_of, phase, expected):
         ("sweep.name='confirm:x'", "is reserved"),
         ("env.CUDA_VISIBLE_DEVICES=1", "setting it for effbench itself"),
         ("mode.name=5", "mode: name is missing or no text; the YAML of a mode requires name"),
+        ("mode=default mode.name=5", "mode=default: name is missing or no text"),
         ("phase=training numerics.grad_mode=no_grad", "grad_mode=no_grad: phase=training"),
     ],
 )
-def test_what_validation_refuses(compose, words, error):
+def test_what_validation_refuses(job_of, words, error):
     with pytest.raises(ConfigError, match=error):
-        validate(compose(words.split()))
+        validate(job_of(words.split()))
 
 
-def test_defaults_of_a_sweep_without_a_command_line(compose):
-    words = ["db=x.db", "timeout_s=5", "protocol.rounds=10"]
-    _, composed = cells.split([cells.Job([], compose(words))])
+def test_defaults_of_a_sweep_without_a_command_line(job_of):
+    _, composed = cells.split([job_of(["db=x.db", "timeout_s=5", "protocol.rounds=10"])])
     assert Settings.with_defaults(db="x.db", protocol={"rounds": 10}, timeout_s=5.0) == composed
 
 

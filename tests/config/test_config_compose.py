@@ -84,7 +84,8 @@ def test_options_that_reach_beyond_their_section(loader_of_options, words):
     expected = by_hydra(*loader_of_options, job)
     if "protocol=mine" in job:
         expected.protocol.name = "mine"  # after its file
-    assert Composer(*loader_of_options).compose([parse(word) for word in job]) == expected
+    composer = Composer(*loader_of_options)
+    assert composer.job([parse(word) for word in job]).config == expected
 
 
 def test_bs_and_what_refers_to_it_follow_the_stream(compose):

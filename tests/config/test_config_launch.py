@@ -6,19 +6,20 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobRuntime
 
-from effbench.config.launch import hydra_sweep
+from effbench.config import plugins
+from effbench.config.launch import hydra_sweep, jobs_of
+from effbench.config.overrides import read
 from effbench.core.settings import shipped
 from effbench.run.sweep import Outcome
 
 
 def test_a_program_keeps_its_own_hydra():
-    planned = []
     with initialize_config_dir(str(shipped("conf")), job_name="mine", version_base="1.3"):
         own = GlobalHydra.instance().hydra
-        hydra_sweep(["model=tiny", "bs=1,2"], conductor=lambda jobs, command: planned.extend(jobs))
+        jobs = jobs_of(read(["model=tiny", "bs=1,2"]))
         assert GlobalHydra.instance().hydra is own
         assert JobRuntime().get("name") == "mine"
-    assert [job.config.bs for job in planned] == [1, 2]
+    assert [job.config.bs for job in jobs] == [1, 2]
 
 
 def test_later_jobs_of_a_sweeper_extend_its_sweep(tmp_path, monkeypatch):
@@ -30,8 +31,9 @@ def test_later_jobs_of_a_sweeper_extend_its_sweep(tmp_path, monkeypatch):
         extended.append(command.extended_sweep)
         return Outcome("id", "x.db", "completed", "fail", [1.0])
 
+    monkeypatch.setattr(plugins, "conduct", conduct)
     words = ["hydra/sweeper=basic", "hydra.sweeper.max_batch_size=1", "model=tiny", "bs=1,2,3"]
-    outcome = hydra_sweep(words, quiet=True, conductor=conduct)
+    outcome = hydra_sweep(words, quiet=True)
     assert (outcome.sweep_id, extended) == ("id", [None, "id", "id"])
 
 

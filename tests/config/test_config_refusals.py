@@ -4,13 +4,13 @@ import shlex
 
 import pytest
 from hydra.errors import HydraException
-from msgspec import inspect
 
-from effbench.config.compose import SETTINGS, checked
+from effbench.config.compose import checked
 from effbench.config.refusals import example, explain
 from effbench.config.validation import validate
 from effbench.core import streams
 from effbench.core.errors import ConfigError, EffbenchError
+from effbench.core.settings import SETTINGS
 
 #: Settings whose examples are valid only together with others.
 TOGETHER = (
@@ -26,9 +26,9 @@ TOGETHER = (
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS.keys() - {"exclude", "stream.name", "mode"}))
-def test_the_example_of_every_setting_is_valid(name, compose):
+def test_the_example_of_every_setting_is_valid(name, job_of):
     setting = SETTINGS[name]
-    (word,) = shlex.split(example(setting, inspect.type_info(setting.kind)))
+    (word,) = shlex.split(example(setting))
     assert word.startswith((f"{name}=", f"{name}."))
     key = name.removeprefix("stream.")
     kinds = [f"stream={kind}" for kind in ("uniform", "arrivals") if key in streams.KINDS[kind]]
@@ -36,9 +36,9 @@ def test_the_example_of_every_setting_is_valid(name, compose):
         return  # there is no such file
     if not name.startswith("stream."):
         kinds = []
-    config = compose([*kinds[:1], word])
+    job = job_of([*kinds[:1], word])
     if not name.startswith(TOGETHER):
-        validate(config)
+        validate(job)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("words", "said"), REFUSED)
-def test_refused_overrides(compose, words, said):
+def test_refused_overrides(job_of, words, said):
     with pytest.raises((EffbenchError, HydraException)) as refusal:
-        validate(compose(words.split()))
+        validate(job_of(words.split()))
     assert said in str(explain(refusal.value))
