@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -62,12 +61,6 @@ class Finding:
     fix: str = ""
 
 
-good = partial(Finding, "good")
-note = partial(Finding, "note")
-warning = partial(Finding, "warning")
-problem = partial(Finding, "problem")
-
-
 def examine(server: ForkServer, db: str) -> dict[str, list[Finding]]:
     """Return area -> the findings of its checks."""
     software, gpus = [], []
@@ -77,7 +70,7 @@ def examine(server: ForkServer, db: str) -> dict[str, list[Finding]]:
         gpus = [*visible(machine), *disturbances(machine)]
     except WorkerError as error:
         fix = "python -c 'import torch' shows why"
-        software = [problem(str(error), "nothing can be measured", fix)]
+        software = [Finding("problem", str(error), "nothing can be measured", fix)]
     return {
         "software": software,
         "GPU": gpus,
@@ -109,9 +102,10 @@ def compilers(machine: ProbedMachine, compiler_error: str | None) -> Iterator[Fi
     """Yield what prevents torch.compile on the CPU and the GPU. `compiler_error`: why Inductor
     cannot compile for the CPU, None if it can."""
     if compiler_error is None:
-        yield good("the C++ compiler works")
+        yield Finding("good", "the C++ compiler works")
     else:
-        yield warning(
+        yield Finding(
+            "warning",
             f"the C++ compiler does not work: {compiler_error}",
             "torch.compile modes fail on the CPU",
             "install g++, or set CXX to a compiler that works",
@@ -121,9 +115,9 @@ def compilers(machine: ProbedMachine, compiler_error: str | None) -> Iterator[Fi
     effect = "torch.compile modes are unsupported on the GPU"
     installed = machine.details["compilers"]
     if not (installed["gcc"] or installed["clang"] or shutil.which(os.environ.get("CC", ""))):
-        yield warning("no C compiler", effect, "apt-get install gcc")
+        yield Finding("warning", "no C compiler", effect, "apt-get install gcc")
     if not machine.environment.triton_version:
-        yield warning("no Triton", effect, "pip install triton")
+        yield Finding("warning", "no Triton", effect, "pip install triton")
 
 
 def variables() -> Iterator[Finding]:
@@ -131,7 +125,7 @@ def variables() -> Iterator[Finding]:
     for name, effect in SPOILS.items():
         value = os.environ.get(name, "")
         if value.lower() not in OFF:
-            yield warning(f"{name}={value} is set", effect, f"unset {name}")
+            yield Finding("warning", f"{name}={value} is set", effect, f"unset {name}")
 
 
 # --- GPUs ---
@@ -140,19 +134,20 @@ def variables() -> Iterator[Finding]:
 def visible(machine: ProbedMachine) -> Iterator[Finding]:
     """Yield the GPUs that torch sees, or why it sees none."""
     for gpu in machine.gpus:
-        yield good(f"GPU {gpu.index}: {gpu.name}, {format_bytes(gpu.memory_bytes)}")
+        yield Finding("good", f"GPU {gpu.index}: {gpu.name}, {format_bytes(gpu.memory_bytes)}")
     if machine.gpus:
         return
     installed = Nvml().ask("nvmlDeviceGetCount") or 0
-    level = problem
+    level = "problem"
     fix = "python -c 'import torch; torch.cuda.init()' shows why"
     if not installed:
-        level = note
+        level = "note"
         fix = "use a machine with an NVIDIA GPU, its driver, and a CUDA build of torch"
     elif "CUDA_VISIBLE_DEVICES" in os.environ:  # probably hidden on purpose
-        level = note
+        level = "note"
         fix = "unset CUDA_VISIBLE_DEVICES"
-    yield level(
+    yield Finding(
+        level,
         f"torch sees no CUDA device; the driver has {installed}",
         "cells run on the CPU; CUDA graphs and reduce-overhead are unsupported; no period, memory"
         " or energy",
@@ -174,7 +169,8 @@ def partition(gpu: Gpu) -> Iterator[Finding]:
     mode = gpu.ask("nvmlDeviceGetMigMode")
     is_instance = gpu.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") is not None
     if is_instance or (mode is not None and mode[0]):
-        yield warning(
+        yield Finding(
+            "warning",
             f"{gpu.name}: MIG is on: sweeps measure an instance, not the GPU",
             "an instance has a part of the cores and bandwidth, and shares power and clock with"
             " others",
@@ -192,7 +188,8 @@ def processes(gpu: Gpu) -> Iterator[Finding]:
         if used <= LEAST_IN_USE:
             return
         what = f"{format_bytes(used)} of its memory are in use, probably by hidden processes"
-    yield warning(
+    yield Finding(
+        "warning",
         f"{gpu.name}: {what}",
         "other processes take GPU time and memory from every trial",
         "end them (nvidia-smi on the host lists them), or select other GPUs with"
@@ -205,7 +202,8 @@ def clocks(gpu: Gpu) -> Iterator[Finding]:
     a display."""
     slowed = [name for name in gpu.state().clocks_event_reasons if name not in USUAL]
     if slowed:
-        yield warning(
+        yield Finding(
+            "warning",
             f"{gpu.name}: clocks are slowed down now: {', '.join(slowed)}",
             "GPU-bound cells are slower; affected trials are measured again, and marked if that"
             " does not help",
@@ -222,9 +220,9 @@ def load() -> Finding:
     busy, _, _ = os.getloadavg()
     what = f"CPU load {busy:.1f} (mean of one minute) on {cores} usable cores"
     if busy <= MOST_LOAD * cores:
-        return good(what)
+        return Finding("good", what)
     effect = "launch-bound cells are slower and noisier"
-    return warning(what, effect, "wait until other work has ended")
+    return Finding("warning", what, effect, "wait until other work has ended")
 
 
 # --- storage ---
@@ -242,7 +240,8 @@ def writable(folder: Path, what: str, setting: str) -> Iterator[Finding]:
     while not os.access(existing, os.F_OK):  # the first sweep may create it
         existing = existing.parent
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
-        yield problem(
+        yield Finding(
+            "problem",
             f"{existing} is not a writable folder for {what}",
             "no sweep can run",
             f"make it writable, or choose another folder with {setting}",
@@ -257,9 +256,13 @@ def database(db: str) -> Iterator[Finding]:
             if not os.access(file, os.F_OK):
                 return  # the first sweep creates it
         with Store.open(db, mode="read") as store:
-            yield good(f"database {store.name}: schema up to date, sweeps: {len(store.sweeps())}")
+            yield Finding(
+                "good", f"database {store.name}: schema up to date, sweeps: {len(store.sweeps())}"
+            )
     except StoreError as error:
-        yield problem(str(error), "sweeps cannot be read or recorded there", USE_ANOTHER)
+        yield Finding("problem", str(error), "sweeps cannot be read or recorded there", USE_ANOTHER)
         return
     if file is not None and not os.access(file, os.W_OK):
-        yield problem(f"{file} is read-only", "no sweep can be recorded in it", USE_ANOTHER)
+        yield Finding(
+            "problem", f"{file} is read-only", "no sweep can be recorded in it", USE_ANOTHER
+        )
