@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with options.console(args) as console:
         console.print_line(escape(advice.answer), "bold")
-        console.print_table(advice.table)
+        advice.table.print(console)
         for line in advice.lines:
             console.print_line(escape(line), "dim")
     return 0

@@ -100,7 +100,7 @@ def print_baselines(store: Store) -> None:
         how = f"effbench baseline set main last{db_option(store.name)}"
         raise NothingFoundError(f"{store.name} has no baseline; `{how}` sets one")
     headings = ("name", "hardware", "sweep", "label", "sweep began (UTC)", "set (UTC)", "note")
-    terminal().print_table(Table.of([*map(Column, headings)], rows))
+    Table.of([*map(Column, headings)], rows).print(terminal())
 
 
 def remove_baseline(store: Store, args: argparse.Namespace) -> None:

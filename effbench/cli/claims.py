@@ -59,7 +59,7 @@ def print_claims(table: Table, records: Sequence[Record], args: argparse.Namespa
     counts = Counter(record["verdict"] for record in records)
     texts = [f"{count} {verdict}" for verdict, count in counts.most_common()]
     with options.console(args) as console:
-        console.print_table(replace(table, columns=columns), lines=True)
+        replace(table, columns=columns).print(console, lines=True)
         console.print_line(", ".join(texts))
         if any(record["reference"] for record in records):
             console.print_line(REFERENCE, "dim")

@@ -206,7 +206,7 @@ def report(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Names
             cell = f"{answer.cell}: " if len(answers) > 1 else ""
             console.print_line(escape(cell + answer.sentence), "bold")
         if table.rows:
-            console.print_table(table)
+            table.print(console)
         for note in notes:
             console.print_line(escape(note), "dim")
 

@@ -51,6 +51,6 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with options.console(args) as console:
         if past.changes:
-            console.print_table(changes_table(past))
+            changes_table(past).print(console)
         console.print_line(escape(summary(past)))
     return 0

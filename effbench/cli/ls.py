@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    terminal().print_table(Table.of([*map(Column, headings)], rows))
+    Table.of([*map(Column, headings)], rows).print(terminal())
 
 
 def print_sweeps(store: Store) -> None:
@@ -84,7 +84,7 @@ def print_sweeps(store: Store) -> None:
         )
     # without a baseline, that column is omitted
     columns = [Column(name, optional=name == "baseline") for name in rows[0]]
-    terminal().print_table(Table(columns, rows))
+    Table(columns, rows).print(terminal())
 
 
 def print_cells(store: Store, sweep: SweepInfo) -> None:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(Table.of(columns, rows).render(args.format))
         return 0
     hidden = 0 if words else max(0, len(rows) - MOST)
-    terminal().print_table(Table.of(columns, rows[: len(rows) - hidden]))
+    Table.of(columns, rows[: len(rows) - hidden]).print(terminal())
     if hidden:
         print(f"and {hidden} more: effbench models TEXT searches, --format csv lists all")
     return 0

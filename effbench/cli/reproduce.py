@@ -131,7 +131,7 @@ def list_experiments(console: Console) -> None:
         question = question_of(ast.get_docstring(ast.parse(text)))
         ids = ", ".join(record["claim"] for record in claims.get(name, ()))
         rows.append((name, question, ids, spent_s))
-    console.print_table(Table.of(columns, rows))
+    Table.of(columns, rows).print(console)
     minutes = f"{total_s / 60:.0f} minutes"
     console.print_line(
         escape(f"run one: effbench reproduce NAME; all take about {minutes} on one GPU")

@@ -110,7 +110,7 @@ def write_bottlenecks(rows: LabelledResults, args: argparse.Namespace) -> None:
         options.write(table.render("markdown") + paragraphs(lines), args)
         return
     with options.console(args) as console:
-        console.print_table(table, lines=True)
+        table.print(console, lines=True)
         for line in filter(None, lines):
             console.print_line(escape(line), "dim")
 
@@ -128,7 +128,7 @@ def show(
         metric = METRICS[table.metrics[0]]
         console.print_line(escape(f"no cell of this sweep has {metric.name} ({metric.title})"))
         return
-    console.print_table(table.wide(best=False), lines=True)
+    table.wide(best=False).print(console, lines=True)
     footnotes = [*about(table), *table.legend()]
     if footnotes:
         console.print(escape(" · ".join(footnotes)), style="dim", highlight=False)
@@ -142,7 +142,7 @@ def show(
     if table.metrics[0] == "speedup" and len(table.rows) > len(table.metrics):
         means = modes_table(by_mode(rows))
         console.print(f"\n{means.caption}", style="dim")
-        console.print_table(means)
+        means.print(console)
 
 
 def title_of(sweep: SweepInfo, rows: LabelledResults) -> str:

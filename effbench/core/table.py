@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table as RichTable
 
 from effbench.core.printable import csv_value, one_line
-from effbench.core.terminal import escape
+from effbench.core.terminal import Console, escape
 
 #: Tone -> rich style; in HTML the tone is a CSS class.
 TONES = {
@@ -152,9 +152,9 @@ class Table:
             return self._csv()
         return as_json(self.records())
 
-    def rich(self, *, lines: bool = False) -> RichTable:
-        """Return the table for a rich console. `lines`: draw borders, and a line where the first
-        column changes."""
+    def print(self, console: Console, *, lines: bool = False) -> None:
+        """Print the table; what is wider than the console is folded. `lines`: draw borders, and a
+        line where the first column changes."""
         drawn = RichTable(header_style="bold", pad_edge=False, box=box.HEAVY_HEAD)
         if not lines:
             drawn.box = None
@@ -172,7 +172,7 @@ class Table:
                 texts[:labels] = [""] * labels
             drawn.add_row(*texts)
             before = cells
-        return drawn
+        console.print(drawn)
 
     def _markdown(self) -> str:
         lines = [

@@ -4,7 +4,7 @@ prints."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import rich.console
 from rich import markup
@@ -15,12 +15,6 @@ from effbench.core.printable import printable
 
 #: Columns of output that is not a terminal: wide enough that no table is cut.
 PLAIN_WIDTH = 240
-
-
-class Drawable(Protocol):
-    """A table that can be drawn on a console."""
-
-    def rich(self, *, lines: bool) -> RenderableType: ...
 
 
 class Console(rich.console.Console):
@@ -39,10 +33,6 @@ class Console(rich.console.Console):
             else:  # dropped, not replaced: rich gave them no width in the layout
                 kept = "".join(c for c in text if c.isprintable() or c == "\n")
                 yield Segment(kept, segment.style)
-
-    def print_table(self, table: Drawable, *, lines: bool = False) -> None:
-        """Print a table, with `lines` as borders. Rich folds what is wider than the console."""
-        self.print(table.rich(lines=lines))
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print a line of markup that is neither wrapped nor highlighted."""

@@ -106,10 +106,9 @@ def detectable(slowdown: float | None) -> str:
 def word_of(change: Change) -> str:
     """Return the verdict: `slower`, `more` if the metric is not a time, or `not judged` if a figure
     is marked."""
-    is_time = change.metric == STATUS or METRICS[change.metric].unit in ("ms", "s")
-    if is_time or change.is_unjudged:
-        return change.word
-    return MORE.get(change.verdict, change.word)
+    if change.verdict in MORE and METRICS[change.metric].unit not in ("ms", "s"):
+        return MORE[change.verdict]
+    return change.word
 
 
 def before_text(change: Change) -> str:
@@ -267,7 +266,7 @@ class Document:
         for text in compared.differences:
             console.print_line(f"  {escape(text)}", "yellow")
         if self.visible:
-            console.print_table(table_of(self.visible))
+            table_of(self.visible).print(console)
         total = counts_text(compared)
         if self.omitted:
             total += f" (the table omits {self.omitted}; --all shows all rows)"

@@ -13,9 +13,9 @@ from effbench.analysis.history import History
 from effbench.analysis.history import read as read_history
 from effbench.analysis.limits import read as read_limits
 from effbench.analysis.verdicts import Change, Verdict
-from effbench.core.cell import Result, StoredEnvironment, digest
+from effbench.core.cell import StoredEnvironment, digest
 from effbench.core.errors import EffbenchError, NothingFoundError
-from effbench.core.labels import LabelledResult, grouped, label_rows
+from effbench.core.labels import LabelledResults, grouped, label_rows
 from effbench.core.settings import quoted
 from effbench.core.table import Record
 from effbench.render.claims import entries
@@ -65,7 +65,7 @@ class DeviceSweep:
 
     sweep: SweepInfo
     hardware: str
-    rows: Sequence[Result]
+    rows: LabelledResults
     environments: Sequence[StoredEnvironment]
     unmeasured: Sequence[str] = ()
     changes: Changes = field(default_factory=Changes)
@@ -74,13 +74,8 @@ class DeviceSweep:
     overrides: Mapping[str, list[str] | None] = field(default_factory=dict)
 
     @cached_property
-    def labelled(self) -> list[LabelledResult]:
-        """The rows with distinguishing labels, in reading order."""
-        return label_rows(self.rows)
-
-    @cached_property
     def speedups(self) -> SpeedupTable:
-        return speedup_table(self.labelled, "speedup", self.sweep.baseline_mode)
+        return speedup_table(self.rows, "speedup", self.sweep.baseline_mode)
 
     @property
     def name(self) -> str:
@@ -120,8 +115,8 @@ class ReportData:
 
     database: str
     device_sweeps: Sequence[DeviceSweep]
+    history: History
     claims: Sequence[Record] = ()
-    history: History | None = None
     sweeps: Sequence[SweepInfo] = ()
     omitted: int = 0
 
@@ -145,22 +140,25 @@ def read(store: Store, database: str, references: Sequence[str] = ()) -> ReportD
     `references` also which other sweeps the site includes."""
     infos = store.sweeps()
     environments = store.environments()
-    ids = []
+    ids, shown = [], []
     if references:
-        data = ReportData(database, chosen(store, database, references))
-        hardware = {device_sweep.hardware for device_sweep in data.device_sweeps}
+        device_sweeps = chosen(store, database, references)
+        hardware = {device_sweep.hardware for device_sweep in device_sweeps}
         ids = [known.id for known in environments if known.hardware in hardware]
     else:
-        data = ReportData(database, newest(store, infos, database))
+        device_sweeps = newest(store, infos, database)
         shown = [info for info in infos if _is_shown(info)]
-        data.sweeps = shown[:MOST_SWEEPS]
-        data.omitted = len(shown) - len(data.sweeps)
-    data.claims = entries(store.verdicts())
-    most = MOST_RESULTS * len(data.device_sweeps)
-    data.history = read_history(store, environment_ids=ids, most=most)
-    for device_sweep in data.device_sweeps:
+    for device_sweep in device_sweeps:
         device_sweep.changes = read_changes(store, device_sweep, environments)
-    return data
+    most = MOST_RESULTS * len(device_sweeps)
+    return ReportData(
+        database,
+        device_sweeps,
+        history=read_history(store, environment_ids=ids, most=most),
+        claims=entries(store.verdicts()),
+        sweeps=shown[:MOST_SWEEPS],
+        omitted=len(shown[MOST_SWEEPS:]),
+    )
 
 
 def chosen(store: Store, database: str, references: Sequence[str]) -> list[DeviceSweep]:
@@ -209,7 +207,7 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
         device_sweep = DeviceSweep(
             sweep=info,
             hardware=hardware,
-            rows=of_hardware,
+            rows=label_rows(of_hardware),
             environments=[place for place in known if place.hardware == hardware],
             unmeasured=unmeasured(store, info, of_hardware),
             database=database,

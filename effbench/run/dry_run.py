@@ -51,7 +51,7 @@ def print_plan(
     if settings.exclude:
         progress.note(f"exclude removes {count(plan.excluded, 'cell')}")
     if not progress.quiet:
-        progress.console.print_table(plan_table(cells))
+        plan_table(cells).print(progress.console)
     if trials:
         progress.note(duration_text(trials, settings, slots))
     progress.note("dry run: nothing was run or recorded")

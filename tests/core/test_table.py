@@ -27,7 +27,7 @@ TABLE = Table(
 
 def drawn(table, width=100, **options):
     console = Console(file=io.StringIO(), width=width)
-    console.print_table(table, **options)
+    table.print(console, **options)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import synthetic as make
 
+from effbench.analysis.history import History
 from effbench.render.data import DeviceSweep, ReportData, read
 from effbench.render.site.build import write_site
 from effbench.store import Store
@@ -42,7 +43,7 @@ def device_sweep(
 ) -> DeviceSweep:
     known = {"hardware": "NVIDIA H200", "environments": [make.ENVIRONMENT]}
     return DeviceSweep(
-        dataclasses.replace(make.SWEEP, **(sweep or {})), rows=make.results(rows), **known | more
+        dataclasses.replace(make.SWEEP, **(sweep or {})), rows=make.label_rows(rows), **known | more
     )
 
 
@@ -53,7 +54,7 @@ def site(
     **more: Any,
 ) -> Path:
     """Writes a site; returns its folder."""
-    write_site(ReportData(database, device_sweeps, **more), out)
+    write_site(ReportData(database, device_sweeps, History([], {}, {}, [], []), **more), out)
     return out
 
 

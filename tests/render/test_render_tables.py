@@ -159,7 +159,7 @@ def test_both_speedups_of_seven_modes_fit_a_terminal_of_100_columns():
     period = period_speedup(14.5, 12.3, 15.6)
     rows = [make.row("attention", 64, mode, **period) for mode in make.MODES]
     console = Console(file=io.StringIO(), width=100)
-    console.print_table(speedup_table(rows).wide(best=False), lines=True)
+    speedup_table(rows).wide(best=False).print(console, lines=True)
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 100
     assert any(re.match(r"[│ ]*attention[│ ]+64[│ ]+latency", line) for line in lines)

@@ -48,7 +48,7 @@ def cells_of(device_sweep: DeviceSweep) -> Iterator[tuple[str, list[Json]]]:
     Skip cells without a result, whose first trials a running sweep recorded after the results were
     read.
     """
-    rows = {(row.cell_key, row.environment_id): row for row in device_sweep.labelled}
+    rows = {(row.cell_key, row.environment_id): row for row in device_sweep.rows}
     for key, of_cell in groupby(device_sweep.trials(), attrgetter("trial.cell_key")):
         entries = []
         for environment, sampled in groupby(of_cell, attrgetter("trial.environment_id")):

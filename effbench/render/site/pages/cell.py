@@ -55,7 +55,7 @@ def context(folder: PageFolder) -> Context:
     return {
         "index": folder.data("index", index),
         "list": folder.grid("list", list_of(device_sweep)),
-        "no_bottlenecks": no_bottlenecks(device_sweep.labelled),
+        "no_bottlenecks": no_bottlenecks(device_sweep.rows),
     }
 
 
@@ -67,10 +67,10 @@ def list_of(device_sweep: DeviceSweep) -> Table:
         Column("mode", filter=True),
         Column("status", filter=True),
         Column("trials", numeric=True),
-        *bottleneck_columns(device_sweep.labelled),
+        *bottleneck_columns(device_sweep.rows),
     ]
     rows = []
-    for row in device_sweep.labelled:
+    for row in device_sweep.rows:
         tone = "" if row.is_ok else "status"
         record = {
             "model": Shown(row.case, row.case, "name", href=link(device_sweep, row)),

@@ -112,7 +112,7 @@ class Section:
 
 
 def context(folder: PageFolder) -> Context:
-    rows = folder.subject.labelled
+    rows = folder.subject.rows
     axis = axis_of(rows)
     rows = [row for row in rows if math.isfinite(row.number(axis))]
     models = grouped(rows, lambda row: row.curve(axis))

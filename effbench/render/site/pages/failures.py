@@ -20,7 +20,7 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
     """Return a row per status and reason, with the number of cells and the first one: the worst
     status and the most frequent reason first. `folder`: of the device sweep, as seen from the
     page."""
-    failed = [row for row in device_sweep.labelled if not row.is_ok]
+    failed = [row for row in device_sweep.rows if not row.is_ok]
     groups = grouped(failed, lambda row: (row.status, row.reason)).values()
     rows = []
     for alike in sorted(groups, key=lambda alike: (SEVERITY.index(alike[0].status), -len(alike))):

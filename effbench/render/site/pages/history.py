@@ -33,10 +33,8 @@ POINTS_A_FILE = 4000
 
 def context(folder: PageFolder) -> Context:
     past = folder.report.history
-    longest = 0
-    if past is not None:
-        longest = max((len(track.points) for track in past.tracks), default=0)
-    if past is None or longest <= 1:
+    longest = max((len(track.points) for track in past.tracks), default=0)
+    if longest <= 1:
         return {"longest": longest, "least": SHORTEST}
     conclusion, numbers = NO_SERIES, ""
     if past.judged:

@@ -24,7 +24,7 @@ def context(folder: PageFolder) -> Context:
 
 def conclusion(device_sweep: DeviceSweep, database: str) -> Context:
     """Return what the overview says about one device sweep."""
-    rows, speedups = device_sweep.labelled, device_sweep.speedups
+    rows, speedups = device_sweep.rows, device_sweep.speedups
     folder = f"{device_sweep.slug}/"
     modes = summary.by_mode(rows)
     return {

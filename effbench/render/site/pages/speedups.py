@@ -46,7 +46,7 @@ METRIC_NAMES = (
 
 def context(folder: PageFolder) -> Context:
     device_sweep = folder.subject
-    rows, speedups = device_sweep.labelled, device_sweep.speedups
+    rows, speedups = device_sweep.rows, device_sweep.speedups
     ok = [row for row in rows if row.is_ok]
     tables = {"speedup": speedups}
     for name in METRIC_NAMES:
