@@ -66,7 +66,14 @@ def sides(
     given = OmegaConf.to_container(OmegaConf.load(Path(shipped("conf")) / "mode" / f"{side}.yaml"))
     mode = resolve_target(given["_target_"])(**mode_settings(given))
     cell = Cell(
-        {"name": arch, "module": {}}, bs, given, dtype, "generate", device, generate=request
+        {"name": arch, "module": {}},
+        bs,
+        given,
+        dtype,
+        "generate",
+        device,
+        numerics={"grad_mode": "inference"},
+        generate=request,
     )
     trial = Trial(cell.key, 0, Status.OK)
     workload = Generation(cell, mode, module, trial, parse_inputs(declared_inputs(module)))

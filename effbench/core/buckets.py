@@ -28,20 +28,18 @@ def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[in
     or invalid sizes."""
     if buckets == EXACT:
         return sorted(set(sizes))
-    if isinstance(buckets, str):
-        if buckets not in LISTS:
-            raise ConfigError(
-                f"unknown buckets={buckets}; allowed: {', '.join(PRESETS)}, or a list such as"
-                " [1,2,4,8]"
-            )
+    if isinstance(buckets, str) and buckets in LISTS:
         largest = min(max(sizes), LISTS[buckets][-1])
         return [*(size for size in LISTS[buckets] if size < largest), largest]
-    given = list(buckets) if isinstance(buckets, list | tuple) else []
-    if not given or not all(type(size) is int and size > 0 for size in given):
-        raise ConfigError(
-            f"buckets: expected a preset or batch sizes such as [1,2,4,8], got {given or buckets!r}"
-        )
-    return sorted(set(given))
+    if (
+        isinstance(buckets, list | tuple)
+        and buckets
+        and all(type(size) is int and size > 0 for size in buckets)
+    ):
+        return sorted(set(buckets))
+    raise ConfigError(
+        f"unknown buckets={buckets}; allowed: {', '.join(PRESETS)}, or a list such as [1,2,4,8]"
+    )
 
 
 def bucket_of(captured: Sequence[int], raw: int) -> int | None:
@@ -55,20 +53,12 @@ def bucket_of(captured: Sequence[int], raw: int) -> int | None:
 
 @dataclass(frozen=True)
 class Usage:
-    """How calls use a capture list. `fallbacks`: calls without a graph; `rows`: rows computed by
-    graphs, of which `padded_rows` are padding."""
+    """How calls use a capture list. `fallbacks`: calls without a graph. `padding_waste`: padded
+    rows ÷ all rows computed by graphs; None if no call used a graph."""
 
     calls: int
     fallbacks: int
-    rows: int
-    padded_rows: int
-
-    @property
-    def padding_waste(self) -> float | None:
-        """Padded rows ÷ all rows computed by graphs; None if no call used a graph."""
-        if self.rows:
-            return self.padded_rows / self.rows
-        return None
+    padding_waste: float | None
 
 
 def usage(captured: Sequence[int], calls: Sequence[int]) -> Usage:
@@ -81,4 +71,4 @@ def usage(captured: Sequence[int], calls: Sequence[int]) -> Usage:
         else:
             rows += bucket
             padded += bucket - raw
-    return Usage(len(calls), fallbacks, rows, padded)
+    return Usage(len(calls), fallbacks, padded / rows if rows else None)

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 
 #: Other common names of settings, values and metrics, for which the most similar one is another.
 SYNONYMS = {
-    **dict.fromkeys(("batch", "batch_size", "batchsize"), "bs"),
+    "batch": "bs",
+    "batch_size": "bs",
+    "batchsize": "bs",
     "compile_s": "compile_cold_s",
     "quantization": "numerics.quantize",
     "gpu": "cuda",

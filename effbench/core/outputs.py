@@ -73,8 +73,8 @@ def create_folder(folder: Path) -> None:
     """Create a folder for outputs unless it exists. In a default folder that is new, git ignores
     everything: databases and sites are no source."""
     defaults = [Path(name).absolute() for name in DEFAULT_FOLDERS]
-    folders = (folder.absolute(), *folder.absolute().parents)
-    new = [path for path in folders if path in defaults and not path.exists()]
+    containing = [path for path in defaults if folder.absolute().is_relative_to(path)]
+    new = [path for path in containing if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in new:
         with suppress(FileExistsError), (path / ".gitignore").open("x", encoding="utf-8") as file:

@@ -12,9 +12,7 @@ def printable(text: object, keep: str = "\n") -> str:
     text = str(text)
     if text.isprintable():
         return text
-    kept = []
-    for character in text:
-        kept.append(character if character.isprintable() or character in keep else " ")
+    kept = [letter if letter.isprintable() or letter in keep else " " for letter in text]
     return "".join(kept)
 
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def check(settings: Mapping[str, Any]) -> str:
     kind: str = settings["name"]
     known = KINDS[kind]
     for name, value in settings.items():
-        if value is not None and name != "name" and name not in known:
+        if value is not None and name not in ("name", *known):
             having = " or ".join(other for other, names in KINDS.items() if name in names)
             raise ConfigError(f"stream.{name} requires stream={having}")
     for name in known:
@@ -72,30 +72,23 @@ def resolve(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     sizes = sizes_of(settings)
     if sizes is None:
         return None
+    kind = settings["name"]
     stream: dict[str, Any] = {
-        "name": name_of(settings, sizes),
+        "name": kind,
         "sizes": sizes,
         "samples_per_call": sum(sizes) / len(sizes),
     }
-    if settings["name"] == ARRIVALS:
+    if kind == ARRIVALS:
         rate = settings["rate"]
         stream["rate"] = int(rate) if rate == int(rate) else rate
         stream["seed"] = settings["seed"]
+    elif kind == CSV:
+        stream["name"] += f" {hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:8]}"
+    else:
+        for name, default in KINDS[kind].items():
+            if settings[name] != default:
+                stream["name"] += f" {name}={settings[name]}"
     return stream
-
-
-def name_of(settings: Mapping[str, Any], sizes: Sequence[int]) -> str:
-    """Return a name of a stream that tells it from all others, except arrivals, whose rate does."""
-    kind: str = settings["name"]
-    if kind == ARRIVALS:
-        return kind
-    if kind == CSV:
-        return f"{kind} {hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:8]}"
-    words = [kind]
-    for name, default in KINDS[kind].items():
-        if settings[name] != default:
-            words.append(f"{name}={settings[name]}")
-    return " ".join(words)
 
 
 def arrival_times(rate: float, seed: int, seconds: float) -> list[float]:

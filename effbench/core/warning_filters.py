@@ -3,6 +3,7 @@ that it uses."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any, cast
 
@@ -12,6 +13,8 @@ VARIABLE = "PYTHONWARNINGS"
 RAISING = "error"
 #: Prints the first warning of each line of code.
 PRINTING = "default"
+#: The raising action of a filter in PYTHONWARNINGS; Python also accepts its first letters.
+ACTION = re.compile(r"(?<![^,])\s*(e|er|err|erro|error)\s*(?=[:,]|$)")
 
 
 def print_instead_of_raising() -> None:
@@ -30,13 +33,5 @@ def print_instead_of_raising() -> None:
 
 def without_errors(filters: str) -> str:
     """Return the value of PYTHONWARNINGS with filters that print instead of raise:
-    `default::UserWarning` for `error::UserWarning`. Python also accepts the first letters of an
-    action."""
-    changed = []
-    for single in filters.split(","):
-        action, separator, rest = single.partition(":")
-        word = action.strip()
-        if word and RAISING.startswith(word):
-            single = f"{PRINTING}{separator}{rest}"
-        changed.append(single)
-    return ",".join(changed)
+    `default::UserWarning` for `error::UserWarning`."""
+    return ACTION.sub(PRINTING, filters)

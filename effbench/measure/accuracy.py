@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_flatten
 
 #: Relative tolerance by dtype. The absolute tolerance is its product with the root mean square of
 #: eager's values, masks aside.
@@ -67,28 +67,18 @@ class AccuracyVerdict:
     only_values: bool = False
 
 
-class Incomparable(TypeError):
-    """An output contains an object of an unknown type, which may have tensors, or a tensor that is
-    not dense."""
-
-
-def clone(inputs: Any) -> Any:
-    """Return the same structure with cloned tensors, which do not require gradients."""
-    return tree_map_only(Tensor, lambda value: value.detach().clone(), inputs)
-
-
 def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
     """Return the parts of an output by names like `output[0]['logits']`. `copy`: with tensors
     cloned, so that the next call cannot overwrite them, and without their gradients.
 
-    Tuples equal lists, because compiled and exported modules may convert them. Raises Incomparable
-    for unknown types and copies of tensors that are not dense.
+    Tuples equal lists, because compiled and exported modules may convert them. Raises TypeError for
+    unknown types, which may have tensors, and copies of tensors that are not dense.
     """
     if isinstance(output, Tensor):
         if not copy:
             return {name: output}
         if output.is_nested or output.layout is not torch.strided:
-            raise Incomparable(
+            raise TypeError(
                 "the output contains a nested or sparse tensor, which cannot be compared; return"
                 " dense tensors"
             )
@@ -102,8 +92,8 @@ def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
 
 
 def items(output: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the items of a container with their keys or positions. Raises Incomparable for an
-    unknown type."""
+    """Return the items of a container with their keys or positions. Raises TypeError for an unknown
+    type."""
     if isinstance(output, Mapping):  # transformers' outputs are mappings too
         return output.items()
     if isinstance(output, (tuple, list)):
@@ -113,7 +103,7 @@ def items(output: Any) -> Iterable[tuple[Any, Any]]:
     flat, _ = tree_flatten(output)
     if len(flat) != 1 or flat[0] is not output:  # a class that is registered with torch's pytree
         return enumerate(flat)
-    raise Incomparable(
+    raise TypeError(
         f"the output contains the type {type(output).__name__}, which cannot be compared; return"
         " tensors, tuples, lists or dicts"
     )
@@ -124,16 +114,15 @@ def tensors(output: Parts) -> dict[str, Tensor]:
 
 
 def place(output: Parts, device: torch.device | None) -> torch.device | None:
-    """Return where to look at an output: on the device only if it is large, because a process needs
-    0.2 s to load the GPU's kernels for it."""
+    """Return where to look at an output: on the device (None: where it is) only if it is large,
+    because a process needs 0.2 s to load the GPU's kernels for it."""
     size = sum(tensor.numel() for tensor in tensors(output).values())
     return torch.device("cpu") if size <= SMALL else device
 
 
-def not_finite(output: Parts, device: torch.device | None = None) -> str | None:
-    """Return the name of the first tensor with NaN or infinity, or None. Large outputs are examined
-    on `device`; None: where they are."""
-    device = place(output, device)
+def not_finite(output: Parts) -> str | None:
+    """Return the name of the first tensor with NaN or infinity, or None."""
+    device = place(output, None)
     for name, tensor in tensors(output).items():
         if is_inexact(tensor) and not as_real(tensor.to(device)).isfinite().all():
             return name
@@ -155,14 +144,6 @@ def is_inexact(tensor: Tensor) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
-def difference(a: Tensor, b: Tensor) -> Tensor:
-    """Return a - b of real tensors in float64, with 0 where both are the same non-finite value."""
-    a = a.double()
-    b = b.double()
-    are_same = torch.isclose(a, b, 0.0, 0.0, equal_nan=True)
-    return torch.where(are_same, 0.0, a - b)
-
-
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield the values of tensors of the same shape in flat slices, so that their float64 copies
     stay small."""
@@ -171,16 +152,21 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(values[start : start + PIECE] for values in flat)
 
 
-def rms(tensor: Tensor) -> float:
-    """Return the root mean square of the finite values in float64, without masks; 0 if there are
-    none."""
+def root_mean_square(tensors: Iterable[Tensor]) -> float:
+    """Return the root mean square of all values in float64; 0 if there are none."""
     total = 0.0
     count = 0
-    for (values,) in pieces(tensor):
-        counted = values[values.isfinite() & ~masks(values)].double()
-        total += counted.square().sum().item()
-        count += counted.numel()
+    for values in tensors:
+        total += values.double().square().sum().item()
+        count += values.numel()
     return math.sqrt(total / max(count, 1))
+
+
+def rms(tensor: Tensor) -> float:
+    """Return the root mean square of the finite values, without masks."""
+    return root_mean_square(
+        values[values.isfinite() & ~masks(values)] for (values,) in pieces(tensor)
+    )
 
 
 def masks(values: Tensor) -> Tensor:
@@ -197,14 +183,16 @@ def masks(values: Tensor) -> Tensor:
 
 
 def rmse(a: Tensor, b: Tensor) -> float:
-    """Return the root mean square error in float64; 0 for empty tensors. Equal non-finite values
-    match."""
-    total = 0.0
-    count = 0
-    for ours, theirs in pieces(a, b):
-        total += difference(ours, theirs).square().sum().item()
-        count += ours.numel()
-    return math.sqrt(total / max(count, 1))
+    """Return the root mean square error. Equal non-finite values match."""
+    return root_mean_square(difference(ours, theirs) for ours, theirs in pieces(a, b))
+
+
+def difference(a: Tensor, b: Tensor) -> Tensor:
+    """Return a - b of real tensors in float64, with 0 where both are the same non-finite value."""
+    a = a.double()
+    b = b.double()
+    are_same = torch.isclose(a, b, 0.0, 0.0, equal_nan=True)
+    return torch.where(are_same, 0.0, a - b)
 
 
 def ratio(difference: float, scale: float) -> float:
@@ -216,10 +204,8 @@ def ratio(difference: float, scale: float) -> float:
     return difference / scale
 
 
-def limit_of(dtype: torch.dtype, tolerance: float | None) -> float:
-    """Return the relative tolerance: `tolerance` if it is set, else the default of the dtype."""
-    if tolerance is not None:
-        return tolerance
+def limit_of(dtype: torch.dtype) -> float:
+    """Return the relative tolerance of the dtype."""
     return TOLERANCES.get(dtype.to_real(), 1e-4)
 
 
@@ -227,12 +213,9 @@ def alike(output: Any, wanted: Any) -> bool:
     """Return whether two tensors have the same shape and dtype, or two plain values agree (floats
     within 2 %)."""
     if isinstance(wanted, Tensor):
-        is_tensor = isinstance(output, Tensor)
-        return is_tensor and output.shape == wanted.shape and output.dtype == wanted.dtype
+        return described(output) == described(wanted)
     if isinstance(output, Tensor):
-        if output.dim():
-            return False
-        output = output.item()  # packages of AOTInductor return numbers as tensors
+        output = output.tolist()  # packages of AOTInductor return numbers as tensors
     if isinstance(wanted, float) and isinstance(output, float):
         are_nan = math.isnan(output) and math.isnan(wanted)
         return are_nan or math.isclose(output, wanted, rel_tol=0.02)
@@ -248,28 +231,31 @@ def described(part: Any) -> str:
 def factor_of(dtype: torch.dtype) -> int:
     """Return the allowed multiple of eager's error against float64, as in PyTorch's Dynamo
     benchmarks."""
-    if dtype in (torch.bfloat16, torch.float16):
-        return 3
-    return 2
+    return 3 if dtype in (torch.bfloat16, torch.float16) else 2
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How outputs are compared. `tolerance`: relative; None: by the dtype of each output, or of the
-    model (`dtype`) if that is coarser. `device`: for large outputs."""
+    """How outputs are compared. `dtype`: the model's. `tolerance`: relative; None: by the dtype of
+    each output, or of the model if that is coarser. `device`: for large outputs."""
 
+    dtype: torch.dtype = torch.float64
     tolerance: float | None = None
     device: torch.device | None = None
-    dtype: torch.dtype | None = None
 
     def coarser(self, dtype: torch.dtype) -> torch.dtype:
         """Return this or the model's dtype, whichever has the larger tolerance: a float32 output of
         a bfloat16 model has bfloat16's errors."""
-        return max(dtype, self.dtype or dtype, key=lambda candidate: limit_of(candidate, None))
+        return max(dtype, self.dtype, key=limit_of)
+
+    def limit(self, dtype: torch.dtype) -> float:
+        """Return the relative tolerance of an output of this dtype."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return limit_of(self.coarser(dtype))
 
     def compare(self, output: Parts, eager: Parts) -> AccuracyVerdict:
         """Compare structure, shape, dtype and values with eager's."""
-        device = place(eager, self.device)
         differing = sorted(output.keys() ^ eager.keys())
         if differing:
             names = ", ".join(differing[:4])
@@ -278,34 +264,29 @@ class Comparison:
             if not alike(output[name], ref):
                 words = f"{name} is {described(output[name])}, but eager's is {described(ref)}"
                 return AccuracyVerdict(reason=words)
-        worst = reason = None
+        device = place(eager, self.device)
+        verdict = AccuracyVerdict(only_values=True)
         for name, ref in tensors(eager).items():
-            verdict = self.compare_values(output[name].to(device), ref.to(device))
-            if verdict.error is not None:
-                worst = max(verdict.error, worst or 0.0)
-            if verdict.reason is not None and reason is None:
-                reason = f"{name} differs from eager{verdict.reason}"
-        return AccuracyVerdict(worst, reason, only_values=True)
+            self.compare_values(name, output[name].to(device), ref.to(device), verdict)
+        return verdict
 
-    def compare_values(self, out: Tensor, ref: Tensor) -> AccuracyVerdict:
-        """Compare tensors of the same shape and dtype. The reason is to be appended to a
-        sentence."""
-        error = None
+    def compare_values(self, name: str, out: Tensor, ref: Tensor, verdict: AccuracyVerdict) -> None:
+        """Add the comparison of tensors of the same shape and dtype to the verdict."""
         limit = scale = 0.0  # integers must be equal
+        errors = ""
         if is_inexact(ref):
             scale = rms(ref)
+            limit = self.limit(ref.dtype)
             error = ratio(rmse(out, ref), scale)
-            limit = limit_of(self.coarser(ref.dtype), self.tolerance)
+            errors = f": relative error {error:.2g}, tolerance {limit:g}"
+            verdict.error = max(error, verdict.error or 0.0)
         far = 0
         for values, wanted in pieces(out, ref):
             near = torch.isclose(values, wanted, limit, limit * scale, equal_nan=True)
             far += int((~near).sum())
-        if not far:
-            return AccuracyVerdict(error)
-        text = f" in {far:,} of {ref.numel():,} values"
-        if error is not None:
-            text += f": relative error {error:.2g}, tolerance {limit:g}"
-        return AccuracyVerdict(error, text)
+        if far and verdict.reason is None:
+            places = f"{far:,} of {ref.numel():,} values"
+            verdict.reason = f"{name} differs from eager in {places}{errors}"
 
     def compare_with_float64(self, output: Parts, eager: Parts, exact: Parts) -> str | None:
         """Return None if `output` is about as close to the float64 result as eager's is, else what
@@ -317,12 +298,8 @@ class Comparison:
         """
         device = place(eager, self.device)
         for name, ref in tensors(eager).items():
-            judge = self.integer_difference
-            if is_inexact(ref):
-                judge = self.inexact_difference
-            out = output[name].to(device)
-            true = exact[name].to(device)
-            reason = judge(out, ref.to(device), true)
+            judge = self.inexact_difference if is_inexact(ref) else self.integer_difference
+            reason = judge(output[name].to(device), ref.to(device), exact[name].to(device))
             if reason is not None:
                 return f"{name}: {reason}"
         return None
@@ -330,21 +307,17 @@ class Comparison:
     def integer_difference(self, out: Tensor, ref: Tensor, true: Tensor) -> str | None:
         ours = int((out != true).sum())
         eagers = int((ref != true).sum())
-        if ours <= factor_of(self.dtype or ref.dtype) * eagers:
+        if ours <= factor_of(self.dtype) * eagers:
             return None
         return f"{ours} values differ from the float64 result, but only {eagers} of eager's"
 
     def inexact_difference(self, out: Tensor, ref: Tensor, true: Tensor) -> str | None:
-        dtype = self.coarser(ref.dtype)
-        limit = limit_of(dtype, self.tolerance)
-        out = as_real(out)
-        ref = as_real(ref)
-        true = as_real(true)
+        limit = self.limit(ref.dtype)
+        factor = factor_of(self.coarser(ref.dtype))
+        out, ref, true = map(as_real, (out, ref, true))
         # float64 may have another mask, such as the least of its numbers
         counts = ~(masks(ref) & torch.isclose(out, ref, limit, 0.0))
-        out = out[counts]
-        ref = ref[counts]
-        true = true[counts]
+        out, ref, true = (values[counts] for values in (out, ref, true))
         scale = rms(true)
         ours = rmse(out, true)
         eagers = rmse(ref, true)
@@ -354,17 +327,6 @@ class Comparison:
                 f"eager itself is {eagers:.2g} off float64: it is random, keeps state in a list or"
                 " an object, or is too sensitive to compare"
             )
-        if not ours <= factor_of(dtype) * eagers + limit / 10 * scale:
+        if not ours <= factor * eagers + limit / 10 * scale:
             return f"error {ours:.2g} against float64, eager's is {eagers:.2g}"
         return None
-
-
-def wide(inputs: Any) -> Any:
-    """Return the same structure with float tensors cast to float64."""
-
-    def widen(value: Tensor) -> Tensor:
-        if value.is_floating_point():
-            return value.double()
-        return value
-
-    return tree_map_only(Tensor, widen, inputs)

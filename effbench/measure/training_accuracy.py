@@ -17,8 +17,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from effbench.measure import accuracy
-from effbench.measure.accuracy import AccuracyVerdict, ratio
+from effbench.measure.accuracy import (
+    MAX_EAGER_ERROR,
+    AccuracyVerdict,
+    Comparison,
+    Parts,
+    as_real,
+    factor_of,
+    is_inexact,
+    not_finite,
+    ratio,
+    rms,
+    rmse,
+    root_mean_square,
+)
 
 #: Limits of ‖update - expected update‖ ÷ ‖expected update‖: room for rounding in another kernel and
 #: in the weight's dtype. Without a step the ratio is 1, with half or twice the step it is at least
@@ -58,25 +70,23 @@ class Trajectory:
             "buffer {}": self.buffers,
         }
 
-    def by_title(self) -> accuracy.Parts:
+    def by_title(self) -> Parts:
         """Return the tensors that are compared with eager's."""
-        titled = {}
-        for words, tensors in self.compared().items():
-            for name, value in tensors.items():
-                titled[words.format(name)] = value
-        return titled
+        return {
+            words.format(name): value
+            for words, tensors in self.compared().items()
+            for name, value in tensors.items()
+        }
 
     def not_finite(self) -> str | None:
         """Return which loss or gradient is not finite, or None."""
         gradients = {1: self.first, len(self.losses): self.last}
+        by_reason: Parts = {}
         for number, loss in enumerate(self.losses, 1):
-            values = {"the loss": torch.tensor(loss)}
+            by_reason[f"the loss is not finite in step {number}"] = torch.tensor(loss)
             for name, value in gradients.get(number, {}).items():
-                values[f"the gradient of {name}"] = value
-            title = accuracy.not_finite(values)
-            if title is not None:
-                return f"{title} is not finite in step {number}"
-        return None
+                by_reason[f"the gradient of {name} is not finite in step {number}"] = value
+        return not_finite(by_reason)
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ class TrainingComparison:
     def verdict(self) -> AccuracyVerdict:
         """Return the result of the comparison. Float64 can decide about small differences of losses
         and tensors, but not about updates and missing gradients."""
-        comparison = accuracy.Comparison(self.tolerance, self.device)
+        comparison = Comparison(tolerance=self.tolerance, device=self.device)
         tensors = comparison.compare(self.ours.by_title(), self.eager.by_title())
         doubt = self.loss_beyond(self.tolerance) or tensors.reason
         wrong = self.ours.not_finite()
@@ -123,8 +133,8 @@ class TrainingComparison:
         return AccuracyVerdict(self.error(), wrong or doubt, only_values=wrong is None)
 
     def loss_beyond(self, limit: float) -> str | None:
-        for number, ours in enumerate(self.ours.losses, 1):
-            theirs = self.eager.losses[number - 1]
+        losses = zip(self.ours.losses, self.eager.losses, strict=True)
+        for number, (ours, theirs) in enumerate(losses, 1):
             if loss_error(ours, theirs) > limit:
                 return f"the loss is {ours:.9g} in step {number}, but eager's is {theirs:.9g}"
         return None
@@ -150,11 +160,9 @@ class TrainingComparison:
 
     def update_error(self, of: Trajectory, name: str, wanted: Tensor) -> float:
         """Return the relative error of a parameter's update. `wanted`: the updated parameter."""
-        before = real(self.initial[name])
-        expected = real(wanted) - before
-        moved = real(of.parameters[name]) - before
-        difference = norm([moved - expected])
-        return ratio(difference, norm([expected]))
+        expected = real(wanted) - real(self.initial[name])
+        difference = real(of.parameters[name]) - real(wanted)
+        return ratio(norm([difference]), norm([expected]))
 
     # --- float64
 
@@ -170,20 +178,16 @@ class TrainingComparison:
         """
         ours, eager = self.ours, self.eager
         last = len(ours.losses) - 1
-        exact_ours = exact_eager = exact(self.initial, 0)
-        reason = self.wrong_step("first", ours.losses[0], exact_ours, exact_eager)
-        if reason is None and last:
-            exact_ours = exact(ours.before, last)
-            exact_eager = exact(eager.before, last)
-            reason = self.wrong_step("last", ours.losses[last], exact_ours, exact_eager)
+        of_both = exact(self.initial, 0)
+        reason = self.wrong_step("first", ours.losses[0], of_both, of_both)
         if reason is not None:
             return reason
-        reason = self.far_from_exact(
-            ours.buffers,
-            exact_ours.buffers,
-            eager.buffers,
-            exact_eager.buffers,
-        )
+        of_ours = exact(ours.before, last)
+        of_eager = exact(eager.before, last)
+        reason = self.wrong_step("last", ours.losses[last], of_ours, of_eager)
+        if reason is not None:
+            return reason
+        reason = self.far_from_exact(ours.buffers, of_ours.buffers, eager.buffers, of_eager.buffers)
         return f"wrong buffer: {reason}" if reason else None
 
     def wrong_step(
@@ -194,7 +198,7 @@ class TrainingComparison:
         ours: Named = getattr(self.ours, when)
         eager: Named = getattr(self.eager, when)
         off = joint_error(eager, exact_eager.gradients)
-        if off > accuracy.MAX_EAGER_ERROR:
+        if off > MAX_EAGER_ERROR:
             return (
                 f"eager's own gradients are {off:.2g} off float64 in the {when} step: they are"
                 " random, or too sensitive to compare"
@@ -213,17 +217,15 @@ class TrainingComparison:
         own `exact` ones."""
         together = joint_rms(exact)
         for name, value in ours.items():
-            theirs = eager.get(name)
-            if theirs is None or name not in exact or name not in exact_eager:
-                continue
-            if not accuracy.is_inexact(theirs):
+            theirs = eager[name]
+            if not is_inexact(theirs):
                 if not torch.equal(value, theirs):
                     return f"{name} differs from eager's"
                 continue
-            error = accuracy.rmse(value, exact[name])
-            allowed = accuracy.rmse(theirs, exact_eager[name])
-            ignored = self.tolerance * max(together, accuracy.rms(exact[name]) / 10)
-            if not error <= accuracy.factor_of(theirs.dtype) * allowed + ignored:
+            error = rmse(value, exact[name])
+            allowed = rmse(theirs, exact_eager[name])
+            ignored = self.tolerance * max(together, rms(exact[name]) / 10)
+            if not error <= factor_of(theirs.dtype) * allowed + ignored:
                 return (
                     f"{name} has an error of {error:.2g} against float64, but eager's has"
                     f" {allowed:.2g}"
@@ -238,7 +240,7 @@ def loss_error(ours: float, theirs: float) -> float:
 
 def real(values: Tensor) -> Tensor:
     """Return the values in float64, complex ones as pairs."""
-    return accuracy.as_real(values).double()
+    return as_real(values).double()
 
 
 def norm(tensors: Iterable[Tensor]) -> float:
@@ -255,6 +257,5 @@ def joint_error(values: Named, reference: Named) -> float:
 
 def joint_rms(values: Named) -> float:
     """Return the root mean square over all tensors of floats."""
-    floats = [value for value in values.values() if accuracy.is_inexact(value)]
-    count = sum(real(value).numel() for value in floats)
-    return norm(floats) / math.sqrt(max(count, 1))
+    floats = filter(is_inexact, values.values())
+    return root_mean_square(map(as_real, floats))

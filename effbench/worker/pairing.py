@@ -81,7 +81,7 @@ def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Step:
     for number in range(max(1, mode.settling_calls)):
         args, kwargs = copies(inputs[number % len(inputs)])
         step(*args, **kwargs)
-    workload.restore_state([module])
+    workload.restore_state(module)
     return step
 
 
@@ -135,7 +135,8 @@ def paired_speedups(
         raise UnsupportedError(reason)
     baseline = prepare_baseline(settings, workload)
     compilation = CompilationWatch()
-    workload.restore_state([workload.module, workload.ran])
+    workload.restore_state(workload.module)
+    workload.restore_state(workload.ran)
     speedups = time_pairs(step_timer, baseline, latency_ms)
     compiled = compilation.compiled()
     if compiled is not None:

@@ -33,9 +33,9 @@ from effbench.worker.pairing import add_pairs
 from effbench.worker.step_timer import StepTimer
 from effbench.worker.step_times import StepTimes
 from effbench.workloads import quantization, state
-from effbench.workloads.base import Workload, copies, to_channels_last
+from effbench.workloads.base import Workload, copies, make_sets, to_channels_last
 from effbench.workloads.endings import Ended
-from effbench.workloads.first_call import first_success
+from effbench.workloads.first_call import why_gradients
 from effbench.workloads.select import workload_of
 
 TRACED_MS = 50.0
@@ -178,16 +178,17 @@ class RunningTrial(TrialContext):
             described[spec["name"]] = {key: spec[key] for key in spec if key != "name"}
         specs = parse_inputs(described or declared_inputs(module))
         kind = workload_of(cell)
-        example = partial(kind.example, cell, specs)
         # the first call makes the weights
         if any(map(nn.parameter.is_lazy, module.parameters())):
-            args, kwargs = example()
-            first_success(partial(module, *args, **kwargs))
+            args, kwargs = make_sets(cell, specs, 1)[0]
+            why_gradients(partial(module, *args, **kwargs))
         if cell.numerics.get("channels_last"):
             module._apply(to_channels_last)
         if cell.numerics.get("quantize"):
-            kind_of_weights = cell.numerics["quantize"]
-            trial.quantization_error = quantization.quantize(module, kind_of_weights, example())
+            example = make_sets(cell, specs, 1)[0]
+            trial.quantization_error = quantization.quantize(
+                module, cell.numerics["quantize"], example
+            )
         mode.batch = kind.batch(cell, specs)
         mode.cache_dir = self.request.cache_dir
         self.workload = kind(cell, mode, module, trial, specs, self.rules.check_steps)

@@ -4,7 +4,7 @@
 |---|---|
 | base, select | what does every workload tell, and which one has a cell? |
 | inference, training, generation, stream, arrivals | what is one call of this workload? |
-| calls, first_call | in which gradient mode does a module run? |
+| first_call | does a module need gradients? |
 | dropout, losses | how does training become comparable? |
 | state | what does a call change in the module, and how is it restored? |
 | quantization | which layers are quantized? |

@@ -20,6 +20,7 @@ from typing import Any
 
 from effbench.core import streams
 from effbench.core.metrics import significant
+from effbench.measure.host import HostWatch
 from effbench.measure.rules import Rules
 from effbench.measure.samples import Timing, TimingFigure
 from effbench.measure.timing import BATCH_MS, Timer, synchronizer
@@ -112,30 +113,17 @@ def serve(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
     """Serve requests that arrive at these times, ascending and below `seconds`. The timer has the
     inputs of each batch size, from 1 to the largest. The server stops soon after `seconds` if more
     than a batch of requests waits. If the GPU was disturbed, all is repeated."""
-    while True:
-        result = serve_once(timer, arrivals_s, seconds)
-        if timer.watch is None or not timer.watch.disturbed():
-            return result
-
-
-def serve_once(
-    timer: Timer,
-    arrivals_s: Sequence[float],
-    seconds: float,
-) -> Served:
     inputs = timer.inputs
     synchronize = synchronizer(timer.device)
     clock = time.perf_counter
     result = Served(seconds=seconds)
     samples = result.samples_ms
-    arrived = 0
-    readings = Readings(timer, result)
+    readings = Readings(timer.host, result)
     began = clock()
     while True:
         now = clock() - began
         taken = len(samples)
-        arrived = bisect_right(arrivals_s, now, arrived)
-        queue = arrived - taken
+        queue = bisect_right(arrivals_s, now, taken) - taken
         is_late = now >= seconds / KEPT_UP and queue > len(inputs)
         if is_late or taken == len(arrivals_s):
             break
@@ -157,6 +145,8 @@ def serve_once(
     result.waiting = queue
     samples += [1000 * (now - at) for at in arrivals_s[taken:]]
     readings.read()
+    if timer.watch and timer.watch.disturbed():
+        return serve(timer, arrivals_s, seconds)
     return result
 
 
@@ -164,13 +154,12 @@ class Readings:
     """Reads the host's speed, and sorts the samples between two readings by whether it was
     undisturbed."""
 
-    def __init__(self, timer: Timer, result: Served) -> None:
-        self.host = timer.host
+    def __init__(self, host: HostWatch | None, result: Served) -> None:
+        self.host = host
         self.result = result
-        self.counted = 0
         self.at = time.perf_counter()
-        if self.host:
-            self.host.begin()
+        if host:
+            host.begin()
 
     def read_if_due(self, idle_s: float) -> None:
         elapsed_s = time.perf_counter() - self.at
@@ -183,12 +172,12 @@ class Readings:
             return
         now = time.perf_counter()
         moments = self.result.moments
-        kept = moments.disturbed_ms
+        new_ms = self.result.samples_ms[moments.count :]
         if self.host.was_undisturbed(now - self.at):
-            kept = moments.samples_ms
-        kept += self.result.samples_ms[self.counted :]
+            moments.samples_ms += new_ms
+        else:
+            moments.disturbed_ms += new_ms
         self.at = now
-        self.counted = len(self.result.samples_ms)
 
 
 def wait_until(moment: float) -> None:

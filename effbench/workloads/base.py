@@ -7,7 +7,7 @@ figures of its own. A trial treats all workloads alike.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -32,24 +32,29 @@ def copies(inputs: Inputs) -> Inputs:
     """Return copies of the inputs as ordinary tensors. Clones made in inference mode are inference
     tensors, for which Dynamo would compile a second graph."""
     with torch.inference_mode(False):
-        copied: Inputs = accuracy.clone(inputs)
+        copied: Inputs = tree_map_only(Tensor, lambda value: value.detach().clone(), inputs)
         return copied
+
+
+def wide_copies(inputs: Inputs) -> Inputs:
+    """Return copies of the inputs, floats in float64."""
+
+    def widen(value: Tensor) -> Tensor:
+        if value.is_floating_point():
+            return value.double()
+        return value
+
+    wide: Inputs = tree_map_only(Tensor, widen, copies(inputs))
+    return wide
 
 
 def make_sets(cell: Cell, specs: Specs, sets: int) -> list[Inputs]:
     """Return `sets` inputs of the cell's batch size, each with other values."""
     dtype = getattr(torch, cell.dtype)
     seed = cell.numerics.get("seed", 0)
-    made: list[Inputs] = [
-        make_inputs(
-            specs,
-            cell.bs,
-            dtype,
-            torch.device(cell.device),
-            seed + 7919 * number,
-        )
-        for number in range(1, sets + 1)
-    ]
+    made: list[Inputs] = []
+    for number in range(1, sets + 1):
+        made.append(make_inputs(specs, cell.bs, dtype, cell.device, seed + 7919 * number))
     if cell.numerics.get("channels_last"):
         made = tree_map_only(Tensor, to_channels_last, made)
     return made
@@ -97,16 +102,15 @@ class Workload(ABC):
 
     def __post_init__(self) -> None:
         self.device = torch.device(self.cell.device)
-        self.on_cuda: bool = self.device.type == "cuda"
-        self.dtype: torch.dtype = getattr(torch, self.cell.dtype)
         self.seed: int = self.cell.numerics.get("seed", 0)
-        self.tolerance: float | None = self.cell.model.get("tolerance")
-        self.comparison = accuracy.Comparison(self.tolerance, self.device, self.dtype)
+        tolerance = self.cell.model.get("tolerance")
+        dtype = getattr(torch, self.cell.dtype)
+        self.comparison = accuracy.Comparison(dtype, tolerance, self.device)
         self.positional = [name for name, spec in self.specs.items() if not spec.keyword]
         self.inputs = InputSets([], [])
         self.step: Step = self.module
         self.ran = self.module
-        self.initial: dict[state.StateName, Any] = {}
+        self.initial: state.State = {}
         self.written: set[str] = set()
         self.values_before: dict[int, Tensor] = {}
         self.degraded: str | None = None
@@ -118,11 +122,6 @@ class Workload(ABC):
     def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
         """Return why the mode cannot run this workload, or None."""
         return None
-
-    @classmethod
-    def example(cls, cell: Cell, specs: Specs) -> Inputs:
-        """Return inputs of one call of the module."""
-        return make_sets(cell, specs, 1)[0]
 
     @classmethod
     def batch(cls, cell: Cell, specs: Specs) -> Batch:
@@ -149,12 +148,9 @@ class Workload(ABC):
         """Prepare the step that is timed. `args` and `kwargs`: inputs of the first call."""
         prepared = self.make_step(args, kwargs)
         self.step = prepared.step
-        self.ran = self.module if prepared.module is None else prepared.module
+        if prepared.module is not None:
+            self.ran = prepared.module
         return prepared
-
-    def calling(self, step: Step) -> Step:
-        """Return what one call is, for a step in place of the module."""
-        return step
 
     def settling_calls(self) -> int:
         """Return how many first calls still prepare."""
@@ -162,12 +158,11 @@ class Workload(ABC):
 
     def by_name(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
         """Return the inputs of a call by name."""
-        return {**dict(zip(self.positional, args, strict=False)), **kwargs}
+        return dict(zip(self.positional, args, strict=False), **kwargs)
 
     def input_tensors(self, given: Inputs) -> dict[str, Tensor]:
         """Return the input tensors by names like `input x`."""
-        named = self.by_name(*given).items()
-        return {f"input {name}": value for name, value in named if isinstance(value, Tensor)}
+        return {f"input {name}": value for name, value in self.by_name(*given).items()}
 
     def changed_inputs(self, given: Inputs, after: Inputs) -> dict[str, Tensor]:
         """Return the input tensors of a call, by names like `input x`, that have other values than
@@ -183,18 +178,17 @@ class Workload(ABC):
         """Restore the inputs that the step writes to. The first call keeps their values, outside
         device memory."""
         kept = self.values_before
+        tensors = self.input_tensors(given)
         with torch.no_grad():  # the module may have made an input require gradients
-            for name, value in self.input_tensors(given).items():
-                if name not in self.written:
-                    continue
+            for name in self.written:
+                value = tensors[name]
                 if id(value) not in kept:
                     kept[id(value)] = value.cpu().pin_memory() if value.is_cuda else value.clone()
                 value.copy_(kept[id(value)], non_blocking=True)
 
-    def restore_state(self, modules: Iterable[nn.Module]) -> None:
-        """Restore the initial state of eager in these modules."""
-        for module in modules:
-            state.restore(module, self.initial, self.device)
+    def restore_state(self, module: nn.Module) -> None:
+        """Restore the initial state of eager in this module."""
+        state.restore(module, self.initial, self.device)
 
     # --- comparison with eager
 

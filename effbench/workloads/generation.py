@@ -15,25 +15,25 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from effbench.core.cell import Cell, Status
 from effbench.core.errors import UnsupportedError
 from effbench.measure import accuracy, timing
+from effbench.measure.accuracy import Parts
 from effbench.models.inputs import Args, Inputs, Kwargs, Step
 from effbench.modes.base import Prepared
 from effbench.workloads import state
 from effbench.workloads.base import InputSets, copies, make_sets
-from effbench.workloads.calls import Calls
 from effbench.workloads.endings import Ended
+from effbench.workloads.inference import Inference
 
 INPUTS = ["token", "position"]
 
@@ -72,6 +72,8 @@ class Generator:
         length = length_of(cell)
         device = torch.device(cell.device)
         self.synchronize = timing.synchronizer(device)
+        self.tokens: list[Tensor] = []
+        self.events: list[torch.cuda.Event] = []
         # no inference tensors, for which Dynamo would compile a second graph, nor views of one
         # tensor, whose alignment differs, so that Inductor would copy them
         with torch.inference_mode(False):
@@ -80,13 +82,10 @@ class Generator:
                 torch.tensor([position], device=device)
                 for position in range(length.prompt, length.prompt + length.new_tokens - 1)
             ]
-            self.tokens = [
-                torch.zeros(cell.bs, 1, dtype=torch.int64, device=device)
-                for _ in range(length.new_tokens)
-            ]
-        self.events: list[torch.cuda.Event] = []
-        if device.type == "cuda":
-            self.events = [torch.cuda.Event(enable_timing=True) for _ in self.tokens]
+            for _ in range(length.new_tokens):
+                self.tokens.append(torch.zeros(cell.bs, 1, dtype=torch.int64, device=device))
+                if device.type == "cuda":
+                    self.events.append(torch.cuda.Event(enable_timing=True))
         self.began_ns = 0
         self.read_ns = [0] * length.new_tokens
 
@@ -118,25 +117,17 @@ class Generator:
         request = RequestLatency(ms)
         request.first_ms = (self.read_ns[0] - self.began_ns) / 1e6
         if self.events:
-            pairs = pairwise(self.events)
-            request.between_ms = [before.elapsed_time(after) for before, after in pairs]
+            events = pairwise(self.events)
+            request.between_ms = [before.elapsed_time(after) for before, after in events]
         else:
             readings = pairwise(self.read_ns)
             request.between_ms = [(after - before) / 1e6 for before, after in readings]
         return request
 
 
-@dataclass(frozen=True)
-class EagerRequest:
-    """Eager's tokens for a prompt, [B, 1] each, and the logits of some of them, in host memory."""
-
-    tokens: list[Tensor]
-    logits: accuracy.Parts
-
-
-class Generation(Calls):
-    """Requests. Its step takes a prompt [B, P] and returns N tokens. `references`: eager's requests
-    with the checked prompts."""
+class Generation(Inference):
+    """Requests. Its step takes a prompt [B, P] and returns N tokens. `tokens`: eager's for each
+    checked prompt, [B, 1] each, in host memory. `references`: the logits of some of them."""
 
     # the host waits for the first token
     has_period = False
@@ -146,7 +137,6 @@ class Generation(Calls):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.length = length_of(self.cell)
-        self.references: list[EagerRequest] = []
         model = self.cell.model_name
         names = list(self.specs)
         if names != INPUTS:
@@ -176,78 +166,71 @@ class Generation(Calls):
         return math.ceil(self.mode.settling_calls / (self.length.new_tokens - 1))
 
     def prepare(self, args: Args, kwargs: Kwargs) -> Prepared:
-        generator = self.calling(self.module)
-        example = (generator.tokens[0], generator.positions[0])
-        prepared = self.make_step(example, {})
-        generator.step = prepared.step
-        self.step = generator
-        return dataclasses.replace(prepared, step=generator, copy_inputs=None)
+        self.step = self.calling(self.module)
+        prepared = self.make_step((self.step.tokens[0], self.step.positions[0]), {})
+        self.step.step = prepared.step
+        prepared.step = self.step
+        prepared.copy_inputs = None
+        return prepared
 
     def sample(self, ms: float) -> RequestLatency:
         return self.step.sample(ms)
 
     # --- comparison with eager
 
-    def logits_after(
-        self, generator: Generator, given: Inputs, tokens: Sequence[Tensor]
-    ) -> accuracy.Parts:
-        """Return the logits of the second, the middle and the last token of a request that goes on
-        with these tokens, in host memory. The first one is eager's in all modes."""
-        (prompt,), _ = copies(given)
+    def follow(
+        self,
+        step: Step,
+        module: nn.Module,
+        inputs: Sequence[Inputs],
+        copied: Callable[[Inputs], Inputs] = copies,
+    ) -> Iterator[Parts]:
+        """Yield the logits of the second, the middle and the last token of each request, in host
+        memory. The first one is eager's in all modes.
+
+        The requests go on with eager's tokens, because a tie between two tokens may go either way.
+        """
+        generator = step if isinstance(step, Generator) else Generator(module, module, self.cell)
         count = self.length.new_tokens
         compared = (1, count // 2, count - 1)
-        logits = {}
-        for number, values in enumerate(generator.logits_of(prompt, tokens)):
-            if number in compared:
-                logits[f"logits of token {number + 1}"] = values.detach().to("cpu", copy=True)
-        return logits
+        for given, eager in zip(inputs, self.tokens, strict=True):
+            (prompt,), _ = copied(given)
+            with torch.inference_mode(False):  # tensors like those that the generator makes
+                tokens = [token.to(self.device, copy=True) for token in eager]
+            logits = {}
+            for number, values in enumerate(generator.logits_of(prompt, tokens)):
+                if number in compared:
+                    logits[f"logits of token {number + 1}"] = values.detach().to("cpu", copy=True)
+            yield logits
 
-    def example_outputs(self) -> accuracy.Parts:
+    def example_outputs(self) -> Parts:
         (prompt,), _ = copies(self.inputs.checked[0])
         logits = self.module(prompt, self.calling(self.module).prompt)
-        given = type(logits).__name__
-        if isinstance(logits, Tensor):
-            if logits.shape[:-1] == (self.cell.bs, 1):
-                return state.on_host(accuracy.parts(logits))
-            given = str(list(logits.shape))
-        wanted = f"the logits [{self.cell.bs}, 1, vocabulary] of the last token"
-        raise Ended(Status.ERROR, f"in check: phase=generate needs {wanted}, got {given}")
+        shape = list(logits.shape) if isinstance(logits, Tensor) else []
+        if shape[:-1] != [self.cell.bs, 1]:
+            raise Ended(
+                Status.ERROR,
+                f"in check: phase=generate needs the logits [{self.cell.bs}, 1, vocabulary] of the"
+                f" last token, got {shape or type(logits).__name__}",
+            )
+        return state.on_host(accuracy.parts(logits))
 
     def take_reference(self) -> None:
         """Keep eager's requests with all prompts. Raises Ended for logits of another shape, or that
         are not finite."""
         # a call writes all slots that it reads, so that there is no state to restore
         self.choose_grad_mode(self.first_call(), start=lambda: None)
-        for given in self.inputs.checked:
-            eager = self.calling(self.module)
-            (prompt,), _ = copies(given)
-            with self.context():
-                tokens = eager(prompt)
-                logits = self.logits_after(eager, given, tokens)
-            if accuracy.not_finite(logits) and not self.cell.model.get("allow_nonfinite"):
-                raise Ended(Status.INCORRECT, "eager logits not finite")
-            on_host = [token.to("cpu", copy=True) for token in tokens]
-            self.references.append(EagerRequest(on_host, logits))
-        for name, mark in state.marks(self.module).items():
-            if name.kind == "parameter":
-                self.intact[name] = mark
-
-    def wrong(self) -> str | None:
-        """Return which logits differ from eager's, or None. The step goes on with eager's tokens,
-        because a tie between two tokens may go either way."""
-        for given, eager in zip(self.inputs.checked, self.references, strict=True):
-            with torch.inference_mode(False):  # tensors like those that the generator makes
-                tokens = [token.to(self.device, copy=True) for token in eager.tokens]
-            logits = self.logits_after(self.step, given, tokens)
-            exact = partial(self.exact_logits, given, tokens)
-            reason = self.differs(logits, eager.logits, exact)
-            if reason is not None:
-                return reason
-        return None
-
-    def exact_logits(self, given: Inputs, tokens: Sequence[Tensor]) -> accuracy.Parts:
-        module = self.in_float64()
-        return self.logits_after(Generator(module, module, self.cell), given, tokens)
+        eager = self.calling(self.module)
+        self.tokens: list[list[Tensor]] = []
+        with self.context():
+            for given in self.inputs.checked:
+                (prompt,), _ = copies(given)
+                self.tokens.append([token.to("cpu", copy=True) for token in eager(prompt)])
+            self.references = list(self.follow(eager, self.module, self.inputs.checked))
+        for logits in self.references:
+            self.refuse_unusable(logits)
+        names = {name for name in state.read(self.module) if name.kind == "parameter"}
+        self.intact = state.Watch(self.module, names)
 
     # --- figures
 

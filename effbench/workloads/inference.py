@@ -5,91 +5,149 @@ Outputs, the inputs that a call writes to, and the state that it changes are com
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import nn
 
 from effbench.core.cell import Status
-from effbench.measure import accuracy, timing
+from effbench.core.printable import describe
+from effbench.measure import gradients, timing
+from effbench.measure.accuracy import Parts, not_finite, parts, tensors
+from effbench.models.build import set_seed
 from effbench.models.inputs import Inputs, Step
-from effbench.workloads import state
-from effbench.workloads.base import copies
-from effbench.workloads.calls import Calls
-from effbench.workloads.endings import Ended
+from effbench.workloads import quantization, state
+from effbench.workloads.base import Workload, copies, wide_copies
+from effbench.workloads.endings import Ended, is_caused_by_memory, without_float64
+from effbench.workloads.first_call import why_gradients
 from effbench.workloads.state import StateName
 
 
-class Inference(Calls):
-    """Calls of the module. `references`: eager's results by checked input, in host memory."""
+class Inference(Workload):
+    """Calls of the module. `references`: eager's results by checked input, in host memory.
+    `intact`: watches the state that eager's calls do not change."""
+
+    intact: state.Watch
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.references: list[accuracy.Parts] = []
+        self.references: list[Parts] = []
+        self.grad_mode = self.cell.numerics.get("grad_mode", gradients.AUTO)
+
+    # --- how calls record gradients
+
+    def example_outputs(self) -> Parts:
+        """Call the module with a copy of the first inputs, and return its outputs in host
+        memory."""
+        set_seed(self.seed)
+        args, kwargs = copies(self.inputs.checked[0])
+        return state.on_host(parts(self.module(*args, **kwargs)))
+
+    def first_call(self) -> str | None:
+        """Make the first call, and return why it needs gradients, or None. It is outside inference
+        mode, because a module may create its state."""
+        if self.grad_mode != gradients.GRAD:
+            return why_gradients(self.example_outputs)
+        with gradients.recording(gradients.GRAD):
+            self.example_outputs()
+        return None
+
+    def choose_grad_mode(self, reason: str | None, start: Callable[[], None]) -> None:
+        """Choose inference mode if the module allows it, else the mode of the first call, and
+        record the choice.
+
+        It depends on the module and its inputs only, so that all modes have the same. `reason`: why
+        the first call needs gradients, or None. `start`: restores the state.
+        """
+        if self.grad_mode == gradients.AUTO:
+            self.grad_mode = gradients.GRAD
+            if reason is None:
+                self.grad_mode = gradients.NO_GRAD
+                reason = self.unfit_for_inference_mode(start)
+                start()
+            if reason is None:
+                self.grad_mode = gradients.INFERENCE
+            else:
+                self.trial.extra["grad_mode_reason"] = reason
+        self.trial.extra["grad_mode"] = self.grad_mode
+
+    def unfit_for_inference_mode(self, start: Callable[[], None]) -> str | None:
+        """Return why the module's calls differ in inference mode, or None."""
+        outputs = []
+        try:
+            for mode in (gradients.NO_GRAD, gradients.INFERENCE):
+                start()
+                with gradients.recording(mode):
+                    outputs.append(self.example_outputs())
+            reason = self.comparison.compare(outputs[1], outputs[0]).reason
+        except Exception as error:  # a module may raise anything without autograd
+            if is_caused_by_memory(error):
+                raise
+            reason = describe(error)
+        if reason is None:
+            return None
+        return f"inference mode: {reason.replace('differs from eager', 'differs from no_grad')}"
+
+    # --- comparison with eager
 
     def follow(
         self,
         step: Step,
         module: nn.Module,
         inputs: Sequence[Inputs],
-        is_wide: bool = False,
-    ) -> Iterator[accuracy.Parts]:
+        copied: Callable[[Inputs], Inputs] = copies,
+    ) -> Iterator[Parts]:
         """Call `step` with copies of all inputs, in order, from the initial state of `module`.
         Yield the outputs and changed inputs of each call, with the changed state after the last
-        one. `is_wide`: with floats in float64."""
-        state.restore(module, self.initial, self.device)
+        one."""
+        self.restore_state(module)
         for number, given in enumerate(inputs, 1):
-            args, kwargs = copies(given)
-            if is_wide:
-                args, kwargs = accuracy.wide((args, kwargs))
-            result = accuracy.parts(step(*args, **kwargs))
+            args, kwargs = copied(given)
+            result = parts(step(*args, **kwargs))
             timing.synchronizer(self.device)()
             result |= self.changed_inputs(given, (args, kwargs))
             if number == len(inputs):
                 result |= self.changed_state(module)
             yield result
 
-    def changed_state(self, module: nn.Module) -> accuracy.Parts:
+    def changed_state(self, module: nn.Module) -> Parts:
         """Return the tensors of the state that the mode must change as eager does."""
         if not self.mode.writes_state:
             return {}
         saved = state.save(module, self.initial)
-        return accuracy.tensors({str(name): value for name, value in saved.items()})
+        return tensors({str(name): value for name, value in saved.items()})
 
     def take_reference(self) -> None:
         """Keep eager's results. Raises Ended if they have no tensor or are not finite."""
         before = state.Watch(self.module)
-        first = self.first_call()
+        reason = self.first_call()
         watch = state.Watch(self.module)
         # what calls may change: buffers, attributes, and parameters that the first call has changed
-        changed = before.changed(watch.names)
-        names = {name for name in watch.names if name.kind != "parameter" or name in changed}
+        names = before.changed(watch.state)
+        names |= {name for name in watch.state if name.kind != "parameter"}
         initial = state.save(self.module, names)
 
         def start() -> None:
-            saved = {name: initial[name] for name in watch.changed(initial.keys())}
+            saved = {name: initial[name] for name in watch.changed(initial)}
             state.restore(self.module, saved, self.device)
 
-        self.choose_grad_mode(first, start)
+        self.choose_grad_mode(reason, start)
         written = self.follow_eager(names)
         final = state.save(self.module, names)
         # inductor cannot write to inference tensors, which calls may have left in the state
         state.make_ordinary(self.module)
-        self.initial = {
-            name: value
-            for name, value in initial.items()
-            if name in written or not state.same(value, final.get(name))
-        }
+        for name, value in initial.items():
+            if name in written or not state.same(value, final.get(name)):
+                self.initial[name] = value
         for reference in self.references:
             self.refuse_unusable(reference)
         self.references[-1] |= self.changed_state(self.module)
         # a mode may change other attributes, but not the weights or `training`
         kept = {
             name
-            for name in watch.names - self.initial.keys()
-            if name.kind != "attribute" or name.path.endswith("training")
+            for name in watch.state.keys() - self.initial.keys()
+            if name.kind != "attribute" or name.key.endswith("training")
         }
-        self.intact = state.marks(self.module, kept)
+        self.intact = state.Watch(self.module, kept)
 
     def follow_eager(self, names: set[StateName]) -> set[StateName]:
         """Keep eager's results, and return which of the named state its calls write to."""
@@ -102,56 +160,85 @@ class Inference(Calls):
                 written |= watch.changed(names)
         return written
 
-    def refuse_unusable(self, reference: accuracy.Parts) -> None:
+    def refuse_unusable(self, reference: Parts) -> None:
         """Raise Ended for outputs of eager with which nothing can be compared."""
-        if not accuracy.tensors(reference):
+        if not tensors(reference):
             advice = "return tensors, or a tuple, list or dict of them"
             raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
-        name = accuracy.not_finite(reference, self.device)
+        name = not_finite(reference)
         if name and not self.cell.model.get("allow_nonfinite"):
             how = "choose another dtype, or allow it with model.allow_nonfinite=true"
             raise Ended(Status.INCORRECT, f"eager {name} not finite; {how}")
 
+    def check(self) -> None:
+        reason = self.wrong()
+        if reason is not None:
+            raise Ended(Status.INCORRECT, reason)
+        self.restore_state(self.ran)
+
+    def wrong_after_timing(self) -> str | None:
+        for given in self.inputs.checked:
+            self.renew(given)
+        reason = self.wrong()
+        if reason is None:
+            return None
+        return f"outputs differ after timing: {reason}"
+
     def wrong(self) -> str | None:
         """Return how the step's outputs, the inputs that it writes to or the module's state differ
-        from eager's."""
+        from eager's, or None."""
         inputs = self.inputs.checked
         exact_results = enumerate(self.follow_in_float64())
-
-        def exact(number: int, given: accuracy.Parts) -> accuracy.Parts:
-            # `differs` asks for rising numbers: each input runs once, after all before it
-            return given | next(result for index, result in exact_results if index == number)
-
         # one result at a time, on the device: those of a large vocabulary take gigabytes
         results = zip(self.follow(self.step, self.ran, inputs), self.references, strict=True)
         for number, (result, eager) in enumerate(results):
             given = self.input_tensors(inputs[number])
-            wanted = {**given, **eager}
-            for name in given:
-                if name in result:
-                    self.written.add(name)
-                    continue
-                del wanted[name]
-                if name in eager:
-                    self.degraded = (
-                        f"the module writes to its {name}, but this mode leaves the caller's tensor"
-                        " unchanged"
-                    )
-            reason = self.differs(result, wanted, partial(exact, number, given))
+            wanted = self.wanted(given, result, eager)
+            verdict = self.comparison.compare(result, wanted)
+            if verdict.error is not None:
+                self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
+            reason = verdict.reason
+            if reason is not None and verdict.only_values:
+                # the tolerance may be too strict for this dtype: float64 decides
+                try:
+                    # each input runs once, after all before it
+                    exact = next(exact for index, exact in exact_results if index == number)
+                    more = self.comparison.compare_with_float64(result, wanted, given | exact)
+                except Exception as error:  # a module may raise anything in an unexpected dtype
+                    reason = without_float64(reason, error)
+                else:
+                    reason = f"{reason}; {more}" if more else None
             if reason is not None:
                 self.refuse_own_state()
                 return reason
         return None
 
-    def follow_in_float64(self) -> Iterator[accuracy.Parts]:
-        """Yield the results of a copy of the module in float64, which is made if one is wanted."""
-        module = self.in_float64()
-        yield from self.follow(
-            module,
-            module,
-            self.inputs.checked,
-            is_wide=True,
-        )
+    def wanted(self, given: Parts, result: Parts, eager: Parts) -> Parts:
+        """Return what a `result` must be: eager's outputs, and the inputs that the step has written
+        to, which eager may have left as `given`."""
+        wanted = dict(eager)
+        for name, value in given.items():
+            if name in result:
+                self.written.add(name)
+                wanted.setdefault(name, value)
+            elif name in wanted:
+                del wanted[name]
+                self.degraded = (
+                    f"the module writes to its {name}, but this mode leaves the caller's tensor"
+                    " unchanged"
+                )
+        return wanted
+
+    def follow_in_float64(self) -> Iterator[Parts]:
+        """Yield the results of a copy of the module in float64, which is made if one is wanted.
+        Raises ValueError if its state is not that of eager's calls: a mode that changes weights, or
+        trains batch norms, would be right by its own."""
+        changed = self.intact.changed(self.intact.state)
+        if changed:
+            raise ValueError(f"{min(changed)} has changed since eager's calls")
+        with gradients.outside_inference_mode():
+            module = quantization.double(self.module)
+        yield from self.follow(module, module, self.inputs.checked, wide_copies)
 
     def refuse_own_state(self) -> None:
         """Raise Ended if the mode has its own copy of a buffer that eager's outputs depend on.
@@ -167,6 +254,8 @@ class Inference(Calls):
                 Status.UNSUPPORTED,
                 f"this mode has a copy of {what}: outputs cannot be compared with eager's",
             )
+
+    # --- figures
 
     def unpaired(self) -> str | None:
         for name in self.initial:

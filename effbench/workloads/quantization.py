@@ -14,19 +14,20 @@ from effbench.core.cell import Status
 from effbench.measure import accuracy
 from effbench.models.inputs import Inputs
 from effbench.modes.selective import results_in
+from effbench.workloads.base import copies
 from effbench.workloads.endings import Ended
-from effbench.workloads.first_call import first_success
+from effbench.workloads.first_call import why_gradients
 from effbench.workloads.state import is_dense
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of quantization: torchao's configuration, its arguments, and the least compute
-    capability of a CUDA device; without one it also runs on the CPU."""
+    capability of a CUDA device, (0, 0) if it also runs on the CPU."""
 
     configuration: str
     arguments: dict[str, Any] = field(default_factory=dict)
-    capability: tuple[int, int] | None = None
+    capability: tuple[int, int] = (0, 0)
 
 
 #: The tiled format of int4 needs no further package.
@@ -72,7 +73,7 @@ def unsupported(kind: str, linear: list[nn.Linear]) -> str | None:
     capability = (0, 0)
     if weight.is_cuda:
         capability = torch.cuda.get_device_capability(weight.device)
-    if least and capability < least:
+    if capability < least:
         return f"needs a CUDA device of compute capability {least[0]}.{least[1]} or higher"
     if kind == "int4-weight-only" and weight.dtype is not torch.bfloat16:
         return "needs dtype=bfloat16"
@@ -85,13 +86,15 @@ def is_quantized(weight: torch.Tensor) -> bool:
 
 def outputs(module: nn.Module, inputs: Inputs) -> accuracy.Parts:
     """Return the outputs of an eager call that leaves the module and the inputs unchanged."""
+    made: accuracy.Parts = {}
 
-    def call() -> accuracy.Parts:
-        args, kwargs = accuracy.clone(inputs)
+    def call() -> None:
+        args, kwargs = copies(inputs)
         copied = copy.deepcopy(module, results_in(module))
-        return accuracy.parts(copied(*args, **kwargs))
+        made.update(accuracy.parts(copied(*args, **kwargs)))
 
-    return first_success(call).result
+    why_gradients(call)
+    return made
 
 
 def double(module: nn.Module) -> nn.Module:

@@ -3,94 +3,86 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Collection, Container, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from effbench.measure.accuracy import PLAIN
 
 Name = TypeVar("Name")
 StateKind = Literal["parameter", "buffer", "attribute"]
+#: Kind of state -> the attribute of a module that holds it by key.
+HOLDERS: dict[StateKind, str] = {
+    "parameter": "_parameters",
+    "buffer": "_buffers",
+    "attribute": "__dict__",
+}
 
 
 class StateName(NamedTuple):
-    """The name of a parameter, buffer or attribute, such as `buffer norm.mean`. `path`: from the
-    module."""
+    """The name of a parameter, buffer or attribute, such as `buffer norm.mean`. `part`: the
+    submodule that holds it; `key`: its name there."""
 
     kind: StateKind
-    path: str
+    part: str
+    key: str
+
+    @property
+    def path(self) -> str:
+        """The name without its kind, as torch has it."""
+        return f"{self.part}.{self.key}".lstrip(".")
 
     def __str__(self) -> str:
         return f"{self.kind} {self.path}"
 
 
-@dataclass(slots=True)  # not frozen, because large modules have 100,000 of them
-class StatePlace:
-    """Where a module holds a parameter, buffer or attribute: a dictionary, and the key in it."""
-
-    held: dict[str, Any]
-    key: str
-
-    @property
-    def value(self) -> Any:
-        return self.held[self.key]
+#: Parameters, buffers and attributes of a module, or what is known of each.
+State = dict[StateName, Any]
 
 
-def places(
-    module: nn.Module, names: Container[StateName] | None = None
-) -> dict[StateName, StatePlace]:
-    """Return where the module holds its parameters, buffers and attributes. `names`: only these;
-    None: all."""
-    by_name = {}
+def read(module: nn.Module, names: Container[StateName] | None = None) -> State:
+    """Return the module's parameters, buffers and attributes. `names`: only these; None: all."""
+    state: State = {}
     for path, part in module.named_modules():
-        prefix = f"{path}." if path else ""
-        kinds: dict[StateKind, dict[str, Any]] = {
-            "parameter": part._parameters,
-            "buffer": part._buffers,
-            "attribute": vars(part),
-        }
-        for kind, held in kinds.items():
-            for key in held:
-                name = StateName(kind, f"{prefix}{key}")
+        for kind, holder in HOLDERS.items():
+            for key, value in getattr(part, holder).items():
+                name = StateName(kind, path, key)
                 if names is None or name in names:
-                    by_name[name] = StatePlace(held, key)
-    return by_name
+                    state[name] = value
+    return state
 
 
-def marks(module: nn.Module, names: Container[StateName] | None = None) -> dict[StateName, Any]:
+def replace(module: nn.Module, name: StateName, value: Any) -> None:
+    """Set a parameter, buffer or attribute without a check of its type."""
+    getattr(module.get_submodule(name.part), HOLDERS[name.kind])[name.key] = value
+
+
+def mark(value: Any) -> Any:
     """Return what differs once a value was written or replaced: version and address of a tensor, or
-    a plain value. `names`: as in `places`."""
-    by_name = {}
-    for name, place in places(module, names).items():
-        value = place.value
-        if isinstance(value, PLAIN):
-            by_name[name] = value
-        elif is_dense(value) and not value.is_inference():
-            by_name[name] = (value._version, value.data_ptr())
-    return by_name
+    a plain value. None if this cannot be told."""
+    if is_dense(value) and not value.is_inference():
+        return (value._version, value.data_ptr())
+    return value if isinstance(value, PLAIN) else None
 
 
 class Watch:
-    """Tells what changes in the state of a module from now on."""
+    """Tells what changes in the state of a module from now on. `names`: only this state; None: all.
+    `state`: what it is now."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, names: Container[StateName] | None = None) -> None:
         self.module = module
-        everything = places(module)
-        self.names = set(everything)
-        # the address of a freed tensor may be that of the next one, which would then pass for
-        # unchanged
-        self.alive = [place.value for place in everything.values()]
-        self.marks = marks(module)
+        # held, because the address of a freed tensor may be that of the next one, which would then
+        # pass for unchanged
+        self.state = read(module, names)
+        self.marks = {name: mark(value) for name, value in self.state.items()}
 
     def changed(self, names: Collection[StateName]) -> set[StateName]:
         """Return which of these have been written, replaced or created."""
-        now = marks(self.module, names)
-        before = self.marks
-        return {name for name in names if now.get(name) != before.get(name)}
+        now = read(self.module, names)
+        return {name for name in names if mark(now.get(name)) != self.marks.get(name)}
 
 
 def is_dense(value: Any) -> bool:
@@ -98,17 +90,14 @@ def is_dense(value: Any) -> bool:
     supports others."""
     if type(value) not in (Tensor, nn.Parameter):
         return False
-    if value.layout is not torch.strided:
-        return False
-    return not (value.is_nested or value.is_quantized)
+    return value.layout is torch.strided and not (value.is_nested or value.is_quantized)
 
 
-def save(module: nn.Module, names: Container[StateName]) -> dict[StateName, Any]:
-    """Return copies in host memory of the dense tensors and plain values with these names, not of
-    lists or objects."""
+def save(module: nn.Module, names: Container[StateName] | None = None) -> State:
+    """Return copies in host memory of the dense tensors and plain values with these names (None:
+    all), not of lists or objects."""
     saved = {}
-    for name, place in places(module, names).items():
-        value = place.value
+    for name, value in read(module, names).items():
         if isinstance(value, PLAIN) or is_dense(value):
             saved[name] = value
     return on_host(saved)
@@ -117,27 +106,21 @@ def save(module: nn.Module, names: Container[StateName]) -> dict[StateName, Any]
 def make_ordinary(module: nn.Module) -> None:
     """Replace inference tensors in buffers and attributes by ordinary copies."""
     with torch.inference_mode(False):
-        for place in places(module).values():
-            value = place.value
+        for name, value in read(module).items():
             if is_dense(value) and value.is_inference():
-                place.held[place.key] = value.clone()
+                replace(module, name, value.clone())
 
 
-def restore(
-    module: nn.Module,
-    saved: Mapping[StateName, Any],
-    device: torch.device,
-) -> None:
+def restore(module: nn.Module, saved: State, device: torch.device) -> None:
     """Restore what `save` returned. Tensors keep their addresses, which CUDA graphs use."""
-    now = places(module)
     with torch.no_grad():
-        for name, value in saved.items():
-            place = now.get(name)
-            if place is None or is_restored(place.value, value):
+        for name, current in read(module, saved).items():
+            value = saved[name]
+            if is_restored(current, value):
                 continue
             if isinstance(value, Tensor):  # a copy, because the module may write to it
                 value = value.to(device, copy=True)
-            place.held[place.key] = value
+            replace(module, name, value)
 
 
 def is_restored(current: Any, value: Any) -> bool:
@@ -158,31 +141,15 @@ def digest(module: nn.Module) -> str:
 
     Processes with the same hash may share what was compiled for the module."""
     hashed = hashlib.sha256()
-    for name, place in sorted(places(module).items()):
-        value = place.value
-        if isinstance(value, Tensor):
-            for part in parts(value):
-                shape = tuple(part.shape)
-                description = f"{name} {part.dtype} {shape} "
-                hashed.update(description.encode())
-                if is_dense(part):
-                    plain = part.detach().resolve_conj().resolve_neg()
-                    flat = plain.cpu().contiguous().reshape(-1)
-                    hashed.update(flat.view(torch.uint8).numpy())
-        elif isinstance(value, PLAIN):
+    for name, value in read(module).items():
+        if isinstance(value, PLAIN):
             hashed.update(f"{name} {value!r} ".encode())
+        elif isinstance(value, Tensor):
+            hashed.update(f"{name} ".encode())
+            stream = io.BytesIO()
+            torch.save(value.detach().cpu(), stream)
+            hashed.update(stream.getbuffer())
     return hashed.hexdigest()
-
-
-def parts(tensor: Tensor) -> list[Tensor]:
-    """Return the tensor; in place of a quantized one, those that hold its data."""
-    if not is_traceable_wrapper_subclass(tensor):
-        return [tensor]
-    names, _ = tensor.__tensor_flatten__()
-    inner: list[Tensor] = []
-    for name in names:
-        inner += parts(getattr(tensor, name))
-    return inner
 
 
 def same(a: Any, b: Any) -> bool:

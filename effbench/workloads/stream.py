@@ -11,12 +11,6 @@ from effbench.workloads.base import InputSets, Specs, make_sets
 from effbench.workloads.inference import Inference
 
 
-def sizes_of(cell: Cell) -> list[int]:
-    """Return the size of each call of a pass, in order."""
-    sizes: list[int] = (cell.stream or {})["sizes"]
-    return sizes
-
-
 def slice_sets(cell: Cell, specs: Specs, sets: int) -> InputSets:
     """Return the inputs of a stream.
 
@@ -25,19 +19,18 @@ def slice_sets(cell: Cell, specs: Specs, sets: int) -> InputSets:
     neighbours, so that a check reveals stale values of a larger input in buffers.
     """
     whole = make_sets(cell, specs, sets)
-    sizes = sizes_of(cell)
-    dims = StreamCalls.batch(cell, specs).dims
+    batch = StreamCalls.batch(cell, specs)
 
     @functools.cache
     def rows(number: int, size: int) -> Inputs:
         args, kwargs = whole[number]
         every = (*args, *kwargs.values())
-        values = [cut(value, dim, size) for value, dim in zip(every, dims, strict=True)]
+        values = [cut(value, dim, size) for value, dim in zip(every, batch.dims, strict=True)]
         return as_arguments(values, kwargs)
 
-    descending = sorted(set(sizes), reverse=True)
+    descending = sorted(set(batch.sizes), reverse=True)
     return InputSets(
-        timed=[rows(number % sets, size) for number, size in enumerate(sizes)],
+        timed=[rows(number % sets, size) for number, size in enumerate(batch.sizes)],
         checked=[rows(number % sets, size) for number, size in enumerate(descending)],
     )
 
@@ -58,7 +51,7 @@ class StreamCalls(Inference):
 
     @classmethod
     def batch(cls, cell: Cell, specs: Specs) -> Batch:
-        return Batch.of(specs, sizes_of(cell))
+        return Batch.of(specs, (cell.stream or {})["sizes"])
 
     def make_inputs(self, sets: int) -> None:
         self.inputs = slice_sets(self.cell, self.specs, sets)

@@ -30,10 +30,10 @@ from effbench.models.build import set_seed
 from effbench.models.inputs import Args, Inputs, Kwargs, Step
 from effbench.modes.base import Mode, Prepared, required
 from effbench.workloads import dropout, quantization
-from effbench.workloads.base import Workload
+from effbench.workloads.base import Workload, copies, wide_copies
 from effbench.workloads.endings import Ended, without_float64
 from effbench.workloads.losses import make_loss
-from effbench.workloads.state import is_dense, on_host, places, same, save
+from effbench.workloads.state import is_dense, on_host, same, save
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -49,11 +49,6 @@ RANDOM = (
 OTHER_SEEDS = 8
 #: Relative rounding error of a loss in float32.
 ROUNDING = 1e-7
-
-DETACHED = (
-    "the loss depends on no parameter that requires a gradient: forward or training.loss"
-    " detaches it"
-)
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ class TrainingSteps(Workload):
             )
         self.optimizer = self.new_optimizer(self.parameters)
         # also frozen parameters: a momentum encoder writes to them in forward
-        self.initial = save(self.module, places(self.module))
+        self.initial = save(self.module)
 
     @classmethod
     def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
@@ -103,7 +98,7 @@ class TrainingSteps(Workload):
         name = self.settings.optimizer
         implementation = self.settings.implementation
         is_capturable = implementation == "capturable"
-        if is_capturable and not (self.on_cuda and name != "sgd"):
+        if is_capturable and (self.device.type == "cpu" or name == "sgd"):
             raise UnsupportedError(
                 "training.implementation=capturable needs CUDA and an optimizer that counts its"
                 " steps, which sgd does not"
@@ -128,19 +123,10 @@ class TrainingSteps(Workload):
     def state(self) -> dict[str, Tensor]:
         return {**self.parameters, **self.buffers}
 
-    def gradients(self) -> Named:
-        """Return the gradients of the trained parameters by name, dense ones."""
-        gradients = {}
-        for name, value in self.parameters.items():
-            if value.grad is not None:
-                is_dense = value.grad.layout is torch.strided
-                gradients[name] = value.grad if is_dense else value.grad.to_dense()
-        return gradients
-
     def restore(self) -> None:
         """Restore the initial parameters, buffers, attributes and optimizer state (zeros), and the
         random seed. Tensors are changed in place, because CUDA graphs use their addresses."""
-        self.restore_state([self.ran])
+        self.restore_state(self.ran)
         for value in tree_leaves(list(self.optimizer.state.values())):
             if isinstance(value, Tensor):
                 value.zero_()
@@ -176,8 +162,6 @@ class TrainingSteps(Workload):
             zero_grad(set_to_none=set_to_none)
             output = forward(*args, **kwargs)
             loss = loss_of(output, self.by_name(args, kwargs))
-            if not loss.requires_grad:
-                raise ValueError(DETACHED)
             loss.backward()
             update()
             return loss.detach()
@@ -192,25 +176,25 @@ class TrainingSteps(Workload):
             name: value.detach().clone().requires_grad_() for name, value in self.parameters.items()
         }
         optimizer = self.new_optimizer(alone)
-        losses: list[Tensor] = []
+        losses: list[float] = []
         first: Named = {}
         before: Named = {}
         for number in range(self.check_steps):
             if number == self.check_steps - 1:
                 before = on_host(self.state())
             given = self.inputs_of_step(number)
-            args, kwargs = accuracy.clone(given)
-            losses.append(step(*args, **kwargs).clone())
+            args, kwargs = copies(given)
+            losses.append(float(step(*args, **kwargs)))
             self.written |= self.changed_inputs(given, (args, kwargs)).keys()
-            optimizer.zero_grad()
-            for name, value in self.gradients().items():
-                alone[name].grad = value.detach().clone()
+            gradients = gradients_of(self.parameters)
+            for name, value in alone.items():
+                value.grad = gradients.get(name)
             optimizer.step()
-            first = first or on_host(self.gradients())
+            first = first or on_host(gradients)
         return Trajectory(
-            losses=[float(loss) for loss in losses],
+            losses=losses,
             first=first,
-            last=on_host(self.gradients()),
+            last=on_host(gradients),
             parameters=on_host(self.parameters),
             buffers=on_host(self.buffers),
             before=before,
@@ -240,9 +224,8 @@ class TrainingSteps(Workload):
             for name in self.initial
             if name.kind == "parameter" and name.path not in self.parameters
         }
-        now = save(self.module, frozen)
-        for name in frozen:
-            if same(self.initial[name], now.get(name)):
+        for name, value in save(self.module, frozen).items():
+            if same(value, self.initial[name]):
                 del self.initial[name]
         self.restore()
 
@@ -258,11 +241,9 @@ class TrainingSteps(Workload):
                 if name in state:  # frozen parameters are unchanged
                     value.copy_(state[name])
         set_seed(self.seed)
-        loss = self.loss_of(module, accuracy.wide(accuracy.clone(self.inputs_of_step(number))))
+        loss = self.loss_of(module, wide_copies(self.inputs_of_step(number)))
         loss.backward()
-        gradients = {
-            name: value.grad for name, value in parameters.items() if value.grad is not None
-        }
+        gradients = gradients_of(parameters)
         return Exact(float(loss.detach()), on_host(gradients), on_host(buffers))
 
     def check(self) -> None:
@@ -270,33 +251,27 @@ class TrainingSteps(Workload):
         start = {
             name.path: value for name, value in self.initial.items() if name.kind != "attribute"
         }
-        tolerance = self.tolerance or accuracy.limit_of(self.dtype, None)
-        comparison = TrainingComparison(
-            trajectory,
-            self.reference,
-            start,
-            tolerance,
-            self.device,
-        )
+        tolerance = self.comparison.limit(self.comparison.dtype)
+        comparison = TrainingComparison(trajectory, self.reference, start, tolerance, self.device)
         verdict = comparison.verdict()
         reason = verdict.reason
-        # not even float64 can judge other random numbers
-        is_random = reason is not None and self.is_random()
-        by_float64 = reason is not None and verdict.only_values and not is_random
         self.trial.rel_error = verdict.error
-        self.trial.extra["training"] = {
+        facts: dict[str, Any] = {
             "steps": len(trajectory.losses),
             "losses": trajectory.losses,
-            "judged_by_float64": by_float64,
+            "judged_by_float64": False,
         }
-        if is_random:
+        self.trial.extra["training"] = facts
+        # not even float64 can judge other random numbers
+        if reason is not None and self.is_random():
             reason = f"{reason}{RANDOM}"
-        elif by_float64:
+        elif reason is not None and verdict.only_values:
+            facts["judged_by_float64"] = True
             try:
                 reason = comparison.far_from_float64(self.exact)
             except Exception as error:  # a module may raise anything in an unexpected dtype
                 reason = without_float64(str(reason), error)
-        if reason:
+        if reason is not None:
             raise Ended(Status.INCORRECT, reason)
         self.restore()
 
@@ -318,7 +293,7 @@ class TrainingSteps(Workload):
         """Return eager's loss in the initial state, with random numbers of this seed."""
         self.restore()
         set_seed(seed)
-        return float(self.loss_of(self.module, accuracy.clone(self.inputs_of_step(0))).detach())
+        return float(self.loss_of(self.module, copies(self.inputs_of_step(0))).detach())
 
     def loss_of(self, module: nn.Module, given: Inputs) -> Tensor:
         args, kwargs = given
@@ -343,3 +318,12 @@ class TrainingSteps(Workload):
 
     def unpaired(self) -> str | None:
         return "each side's training steps change the other side's weights"
+
+
+def gradients_of(parameters: Named) -> dict[str, Tensor]:
+    """Return the gradients of these parameters by name, dense ones."""
+    gradients = {}
+    for name, value in parameters.items():
+        if value.grad is not None:
+            gradients[name] = value.grad.to_dense()
+    return gradients

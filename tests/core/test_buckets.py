@@ -39,5 +39,4 @@ def test_usage_is_the_sum_over_calls():
     found = usage([2, 4], [1, 2, 3, 3, 4, 5])
     assert found.calls == 6
     assert found.fallbacks == 1, "5 is larger than every bucket"
-    assert found.rows == 2 * 2 + 3 * 4
-    assert found.padded_rows == 1 + 2 * 1
+    assert found.padding_waste == (1 + 2 * 1) / (2 * 2 + 3 * 4)

@@ -64,15 +64,15 @@ def generation(module, specs=SPECS):
 def verdict(made, step):
     """Return why the logits of the step are incorrect, or None."""
     made.step = made.calling(step)
+    made.take_reference()
     with made.context():
-        made.take_reference()
         return made.wrong()
 
 
 def test_wrong_logits_are_named_by_their_token():
     made, wrong = generation(Next()), Next(gap=-1.0)
     assert (verdict(made, made.module), made.trial.rel_error) == (None, 0)
-    tokens = torch.cat(made.references[0].tokens, 1)
+    tokens = torch.cat(made.tokens[0], 1)
     assert tokens.tolist() == [[(4 + number) % V for number in range(N)]] * B
 
     def late(token, position):
@@ -95,7 +95,7 @@ def test_a_tie_may_go_either_way_but_what_follows_is_compared():
     assert verdict(made, other) is None
     made.step = made.calling(other)
     (prompt,), _ = made.inputs.checked[0]
-    assert not torch.equal(torch.cat(made.step(prompt)), torch.cat(made.references[0].tokens))
+    assert not torch.equal(torch.cat(made.step(prompt)), torch.cat(made.tokens[0]))
 
     def late(token, position):
         logits = other(token, position)
@@ -109,13 +109,13 @@ def test_a_tie_may_go_either_way_but_what_follows_is_compared():
     [
         (torch.zeros(B, P, V), "logits [2, 1, vocabulary] of the last token, got [2, 5, 11]"),
         ((torch.zeros(B, 1, V),), "got tuple"),
-        (torch.full((B, 1, V), torch.nan), "eager logits not finite"),
+        (torch.full((B, 1, V), torch.nan), "eager logits of token 2 not finite"),
     ],
 )
 def test_modules_that_return_something_else(output, text):
     made = generation(nn.Module())
     made.module.forward = lambda token, position: output
-    with made.context(), pytest.raises(Ended) as ended:
+    with pytest.raises(Ended) as ended:
         made.take_reference()
     assert text in ended.value.reason
 

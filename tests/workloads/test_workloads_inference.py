@@ -75,8 +75,8 @@ def inputs():
 def verdict(made, step, timed=0):
     """Return why the step is incorrect, or became so in some timed calls."""
     made.step = step
+    made.take_reference()
     with made.context():
-        made.take_reference()
         try:
             made.check()
         except Ended as ended:
@@ -236,8 +236,8 @@ def test_modes_that_run_a_copy_of_the_module_or_one_that_is_compiled_already(
     monkeypatch.setattr(graphs, "capture", lambda function, *rest: Prepared(function))
     made = workload(torch.compile(Keeps()) if is_compiled else Keeps())
     made.mode = mode
+    made.take_reference()
     with made.context():
-        made.take_reference()
         made.prepare(*inputs()[0])
         made.check()
         assert made.wrong_after_timing() is None

@@ -167,7 +167,7 @@ def test_unusual_modules_are_right(forward):
     frozen = made.module.frozen.weight.clone()
     assert verdict(made, eager_step(made)) == (None, 0.0, False)
     assert torch.equal(made.module.frozen.weight, frozen), "restored"
-    assert (("parameter", "frozen.weight") in made.initial) == (forward is momentum), (
+    assert (("parameter", "frozen", "weight") in made.initial) == (forward is momentum), (
         "what stays frozen is not kept"
     )
 
@@ -277,13 +277,6 @@ def test_broken_steps_are_seen(what, text, dtype):
 def test_eagers_own_nan_is_found(loss, changed, reason):
     with pytest.raises(Ended, match=reason):
         training(loss=loss, **changed).take_reference()
-
-
-def test_a_users_loss_must_depend_on_parameters():
-    args, _ = inputs()[0]
-    step = eager_step(training(loss=lambda output, given: output.detach().sum()))
-    with pytest.raises(ValueError, match="the loss depends on no parameter"):
-        step(*args)
 
 
 @pytest.mark.parametrize(
