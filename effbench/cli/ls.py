@@ -125,10 +125,11 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
 def print_tracebacks(store: Store, sweep: SweepInfo, failed: Mapping[str, Result]) -> None:
     """Print the reason and the traceback of the last failed trial of each result, or the end of its
     output."""
-    last = {}
-    for trial in store.trials(sweep.id):
-        if trial.status is not Status.OK:
-            last[ResultKey(trial.cell_key, trial.environment_id)] = trial
+    last = {
+        ResultKey(trial.cell_key, trial.environment_id): trial
+        for trial in store.trials(sweep.id)
+        if trial.status is not Status.OK
+    }
     console = terminal()
     for name, result in failed.items():
         trial = last[ResultKey(result.cell_key, result.environment_id)]

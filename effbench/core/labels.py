@@ -234,7 +234,7 @@ class Labeller:
         return [dict(zip(names, point, strict=True)) for point in self._points()]
 
     def _texts_of_field(self, field: str) -> list[str]:
-        return [override_text(getattr(row, field)) or ABSENT for row in self.rows]
+        return [str(getattr(row, field) or ABSENT) for row in self.rows]
 
     def _points(self, *more: Iterable[Hashable]) -> list[tuple[Hashable, ...]]:
         """Return all labels and the batch size of each row, and what `more` holds for it."""

@@ -205,8 +205,7 @@ def clocks(gpu: Gpu) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"{gpu.name}: clocks are slowed down now: {', '.join(slowed)}",
-            "GPU-bound cells are slower; affected trials are measured again, and marked if that"
-            " does not help",
+            "GPU-bound cells are slower, and affected figures are marked",
             "let it cool down; check the airflow, the power supply and the load of other GPUs",
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -259,10 +260,8 @@ class SpeedupTable:
     def legend(self) -> list[str]:
         """Return explanations of the signs in the table, how speedups were measured, and what the
         intervals lack."""
-        texts: dict[str, None] = {}
-        for figure in self.figures:
-            texts |= dict.fromkeys(figure.explanations())
-        return [*texts]
+        texts = chain.from_iterable(figure.explanations() for figure in self.figures)
+        return list(dict.fromkeys(texts))
 
     def wide(
         self, show: Callable[[ModeFigure], Shown] = ModeFigure.shown, best: bool = True

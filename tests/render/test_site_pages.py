@@ -13,11 +13,12 @@ from effbench.claims.definition import shipped_verdicts
 from effbench.core.metrics import bounds_of
 from effbench.render import data
 from effbench.render.claims import claims_table
+from effbench.render.comparison import table_of
 from effbench.render.history_table import lead
 from effbench.render.site import cell_data
 from effbench.render.site.build import environment as templates
 from effbench.render.site.build import write_site
-from effbench.render.site.pages import failures, index
+from effbench.render.site.pages import failures
 from effbench.render.site.pages.history import line as line_of
 from effbench.store import Store
 
@@ -165,7 +166,7 @@ def test_environments_of_one_interpreter_share_the_plan(tmp_path):
 def changed(path, sweep_id):
     """Return the changes of a sweep, their table, and their part of the page."""
     changes = report_of(path, [sweep_id]).device_sweeps[0].changes
-    table = index.changes_table(changes, "x/cell.html")
+    table = table_of(changes.significant, "x/cell.html")
     macro = (
         '{% from "changed.html.j2" import show_changes with context %}'
         "{{ show_changes(changes, table, after) }}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass, field
-from importlib.util import find_spec
+from importlib.metadata import distribution
 from operator import itemgetter
 from pathlib import Path
 
@@ -118,9 +118,8 @@ class Site:
 
 def plotly_script() -> Path:
     """Return Plotly's script, without importing Plotly, which is slow."""
-    package = find_spec("plotly")
-    assert package is not None and package.origin is not None, "effbench depends on Plotly"
-    return Path(package.origin).parent / "package_data" / "plotly.min.js"
+    file = distribution("plotly").locate_file("plotly/package_data/plotly.min.js")
+    return Path(str(file))
 
 
 def environment() -> jinja2.Environment:

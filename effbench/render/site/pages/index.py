@@ -7,7 +7,7 @@ from functools import partial
 
 from effbench.core.table import Column, Table
 from effbench.render import comparison, reasons, summary
-from effbench.render.data import MOST_CHANGES, Changes, DeviceSweep
+from effbench.render.data import MOST_CHANGES, DeviceSweep
 from effbench.render.site.page import Context, Page, PageFolder
 from effbench.render.site.pages import failures
 from effbench.render.site.pages.speedups import shown
@@ -27,6 +27,7 @@ def conclusion(device_sweep: DeviceSweep, database: str) -> Context:
     rows, speedups = device_sweep.rows, device_sweep.speedups
     folder = f"{device_sweep.slug}/"
     modes = summary.by_mode(rows)
+    changes = device_sweep.changes.significant[:MOST_CHANGES]
     return {
         "device_sweep": device_sweep,
         "headline": summary.headline(speedups, modes),
@@ -37,7 +38,7 @@ def conclusion(device_sweep: DeviceSweep, database: str) -> Context:
         "counts": summary.count_statuses(rows),
         "failures": failures.failures_table(device_sweep, folder),
         "how_to_resume": failures.how_to_resume(device_sweep.sweep, database),
-        "changes_table": changes_table(device_sweep.changes, f"{folder}cell.html"),
+        "changes_table": comparison.table_of(changes, f"{folder}cell.html"),
     }
 
 
@@ -54,11 +55,6 @@ def heatmap(device_sweep: DeviceSweep) -> Table:
         rows.append({**record, "why": why})
     columns = [*wide.columns, Column("why", optional=True, wide=True)]
     return Table(columns, rows, caption="Speedups")
-
-
-def changes_table(changes: Changes, cell_page: str) -> Table:
-    """Return the first significant changes. `cell_page`: page that cells link to."""
-    return comparison.table_of(changes.significant[:MOST_CHANGES], cell_page)
 
 
 PAGE = Page("index", "Overview", context, of_device_sweep=False, scripts=())
