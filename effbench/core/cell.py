@@ -180,8 +180,11 @@ class Environment:
     @cached_property
     def id(self) -> str:
         """First 16 hex digits of the fingerprint's SHA-256."""
-        names = [field.name for field in dataclasses.fields(Environment)]
-        return digest({name: getattr(self, name) for name in names})[:16]
+        return digest(self.fingerprint())[:16]
+
+    def fingerprint(self) -> JsonObject:
+        """Return the facts that identify the environment, by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(Environment)}
 
     @property
     def hardware(self) -> str:
@@ -525,8 +528,7 @@ class Trial:
         help="fraction of the timed seconds in which the host was disturbed",
     )
 
-    def to_json(self) -> JsonObject:
-        return dataclasses.asdict(self)
+    to_json = dataclasses.asdict
 
     @classmethod
     def from_json(cls, data: Any) -> Self:

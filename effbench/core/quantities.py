@@ -134,11 +134,11 @@ def format_bytes(value: float) -> str:
 
 
 def interval_text(low: float, high: float, number: Callable[[float], str]) -> str:
-    """Return the bounds of an interval as `1.25–1.35`, or, because the bounds of very few values
-    with different results have no meaning, that it is wider than 1000×. `number`: writes a
-    bound."""
+    """Return the bounds of an interval as `1.25–1.35`. Bounds more than WIDEST times apart, such as
+    those of two values that differ much, tell nothing: return `interval over 1000×`. `number`:
+    writes a bound."""
     if high > WIDEST * low:
-        return f"wider than {WIDEST}×"
+        return f"interval over {WIDEST}×"
     return f"{number(low)}–{number(high)}"
 
 

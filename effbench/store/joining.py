@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Self
 
@@ -300,7 +300,7 @@ def _write_trials(
 def _joined_environment(parts: Sequence[HostSweep]) -> Environment:
     """Return the environment of the parts; texts in which they differ name all values."""
     environments = [part.environment for part in parts]
-    facts = {field.name: getattr(environments[0], field.name) for field in fields(Environment)}
+    facts = environments[0].fingerprint()
     for name in ("cpu_name", "driver_version", "platform", "python"):
         values = {getattr(environment, name) for environment in environments} - {None}
         facts[name] = ", ".join(sorted(values)) or None

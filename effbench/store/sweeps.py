@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -324,7 +324,7 @@ def cell_overrides(connection: Connection, sweep_id: str) -> dict[str, list[str]
 def add_environment(connection: Connection, env: Environment, details: JsonObject) -> str:
     """Store an environment unless it is known; return its id. `details` of a known environment stay
     unchanged."""
-    row = {field.name: scalar(getattr(env, field.name)) for field in fields(Environment)}
+    row = {name: scalar(value) for name, value in env.fingerprint().items()}
     row |= {
         "id": env.id,
         "details": details,

@@ -45,7 +45,7 @@ def test_a_number_without_its_unit(name, value, number, text):
     ("low", "high", "text"),
     [
         (0.4, 0.6, "0.500 (0.400–0.600)"),
-        (4e-18, 3e16, "0.500 (wider than 1000×)"),
+        (4e-18, 3e16, "0.500 (interval over 1000×)"),
         (None, None, "0.500"),
     ],
 )

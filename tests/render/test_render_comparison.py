@@ -68,7 +68,7 @@ UNBOUNDED = change(
             SLOWER,
             "▲ slower|mlp|latency_ms|1.02 ms|1.08 ms|1.059 (1.051–1.067)|≥ 2.2 %|",
         ),
-        (UNBOUNDED, "▲ slower|mlp|latency_ms|—|—|inf (wider than 1000×)|more than tenfold|"),
+        (UNBOUNDED, "▲ slower|mlp|latency_ms|—|—|inf (interval over 1000×)|more than tenfold|"),
         (BROKEN, "✗ broken|gpt2|status|||||error: boom (ok before)"),
     ],
 )
