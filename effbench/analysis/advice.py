@@ -176,8 +176,8 @@ class Recommendation:
     excluded: Mapping[str, str]
 
     @property
-    def base(self) -> Candidate | None:
-        """The baseline, unless it is excluded."""
+    def reference(self) -> Candidate | None:
+        """The reference mode, unless it is excluded."""
         for candidate in self.ranked:
             if candidate.result.is_baseline:
                 return candidate
@@ -198,15 +198,17 @@ class Recommendation:
         return min(alike, key=lambda candidate: candidate.prepare_s)
 
     def break_even(self, candidate: Candidate) -> int | None:
-        """Return the calls until a preparation pays back against the baseline; None if it never
-        does, if that is not significant, or if one of the two is marked."""
-        base = self.base
-        if base is None or candidate is base or base.is_marked or candidate.is_marked:
+        """Return the calls until a preparation pays back against the reference mode; None if it
+        never does, if that is not significant, or if one of the two is marked."""
+        reference = self.reference
+        if reference is None or candidate is reference:
+            return None
+        if reference.is_marked or candidate.is_marked:
             return None
         least_gain, _ = bounds_of(candidate.result, self.question.speedup)
         if least_gain is not None and least_gain <= 1:
             return None
-        return break_even_calls(candidate.prepare_s, base.call_ms, candidate.call_ms)
+        return break_even_calls(candidate.prepare_s, reference.call_ms, candidate.call_ms)
 
 
 def recommend(rows: Sequence[LabelledResult], question: Question) -> Recommendation:

@@ -237,16 +237,17 @@ def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
     tracks: dict[tuple[str, str, str], dict[int, HistoryPoint]] = defaultdict(dict)
     rows = [row for row in past.rows if row["sweep_id"] in position]
     for row in sorted(rows, key=order):  # a better one replaces the others of its sweep
-        environment = past.environments[row["environment_id"]]
-        at = position[row["sweep_id"]]
-        tracks[row["cell_key"], place_of(environment), environment.hardware][at] = HistoryPoint(
-            at=at,
+        point = HistoryPoint(
+            at=position[row["sweep_id"]],
             environment_id=row["environment_id"],
             status=row["status"],
             reason=row["reason"],
             is_marked=bool(row["marked"]),
             figures=row,
         )
+        environment = past.environments[point.environment_id]
+        track = row["cell_key"], place_of(environment), environment.hardware
+        tracks[track][point.at] = point
     return [Track(*key, list(tracks[key].values())) for key in sorted(tracks)]
 
 

@@ -22,9 +22,9 @@ def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult
     that tie with it.
 
     These are the rows whose difference from the best one is not significant, and marked ones that
-    may be better; the baseline, too, if the best speedup's interval includes 1. There is no winner
-    among fewer than two ok rows, among rows of one trial each, if all figures are marked, if the
-    best one is a speedup over a marked baseline, and for metrics without intervals.
+    may be better; the reference mode, too, if the best speedup's interval includes 1. There is no
+    winner among fewer than two ok rows, among rows of one trial each, if all figures are marked, if
+    the best one is a speedup over a marked reference mode, and for metrics without intervals.
     """
     ok = [row for row in point if row.is_ok]
     if len(ok) < 2 or all(row.trials == 1 for row in ok):
@@ -40,7 +40,7 @@ def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult
     for row in ok:
         if row in winning:
             continue
-        if _is_tied_baseline(row, best, metric) or _may_be_better(row, best, decisive):
+        if _is_tied_reference(row, best, metric) or _may_be_better(row, best, decisive):
             winning.append(row)
     return winning
 
@@ -59,7 +59,7 @@ def _decisive_metric(rows: Sequence[LabelledResult], metric: str) -> str:
 
 def _candidates(rows: Sequence[LabelledResult], metric: str) -> list[LabelledResult]:
     """Return the rows whose figure is not marked; none for metrics without intervals, and if that
-    is only the baseline's speedup, whose ratio of 1 was not measured."""
+    is only the reference mode's speedup, whose ratio of 1 was not measured."""
     if metric not in INTERVALS:
         return []
     unmarked = []
@@ -88,9 +88,9 @@ def _cost(result: Result, metric: str) -> LogEstimate:
     return estimate
 
 
-def _is_tied_baseline(result: Result, best: Result, metric: str) -> bool:
-    """Return whether a result is the baseline, and the best one's speedup `metric` has an interval
-    that includes 1."""
+def _is_tied_reference(result: Result, best: Result, metric: str) -> bool:
+    """Return whether a result is of the reference mode, and the best one's speedup `metric` has an
+    interval that includes 1."""
     if not result.is_baseline or best.is_baseline or metric not in SPEEDUPS:
         return False
     low, high = bounds_of(best, metric)

@@ -26,16 +26,16 @@ class Advice:
 
 def mode_advice(advice: Recommendation) -> Advice:
     """Return a recommendation with its evidence."""
-    question, chosen, base = advice.question, advice.chosen, advice.base
+    question, chosen, reference = advice.question, advice.chosen, advice.reference
     marked = {
         candidate.mode: candidate.result.disturbance
         for candidate in advice.ranked
         if candidate.is_marked
     }
     why = ""
-    if base is not None:
+    if reference is not None:
         winners = [chosen.result, *(tie.result for tie in advice.ties)]
-        why = reason_of(base.result, winners, question.speedup)
+        why = reason_of(reference.result, winners, question.speedup)
     lines = [f"excluded: {mode} ({text})" for mode, text in advice.excluded.items()]
     if why:
         lines.insert(0, f"why: {why}")
@@ -59,11 +59,11 @@ def mode_advice(advice: Recommendation) -> Advice:
 
 def sentence(advice: Recommendation, marked: list[str]) -> str:
     """Return the recommendation in one sentence. `marked`: the modes with marked figures."""
-    question, chosen, base = advice.question, advice.chosen, advice.base
+    question, chosen, reference = advice.question, advice.chosen, advice.reference
     clauses = [f"preparation takes {seconds(chosen.prepare_s)}", because(advice)]
     speedup = Estimate.of(chosen.result, question.speedup)
-    if base is not None and base is not chosen and speedup.value is not None:
-        text = f"{speedup.shown.line} the speed of {base.mode} in {question.quantity}"
+    if reference is not None and reference is not chosen and speedup.value is not None:
+        text = f"{speedup.shown.line} the speed of {reference.mode} in {question.quantity}"
         clauses.insert(0, text)
     if chosen.is_marked:
         clauses.append(f"its figure is marked (host disturbed); {MEASURE_AGAIN}")

@@ -146,7 +146,7 @@ def past_results(
     sweeps, with at most this many results in total, but at least one."""
     infos = sweeps(connection)
     names = ["sweep_id", *ResultKey._fields, "status", "reason", *columns]
-    results = select(*RESULT.c[*dict.fromkeys(names)])
+    results = select(*RESULT.c[*names])
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
     older = 0
