@@ -240,13 +240,13 @@ def trial_seconds(after: Side, cells: Iterable[Cell], saved_s: float) -> float:
 
 
 def facts_of(side: Side) -> Mapping[str, Any]:
-    """Return the facts that the sweep records of this side's interpreter; empty if they are
-    incomplete."""
+    """Return the facts that the sweep records of this side's interpreter. Raises UsageError if they
+    are incomplete."""
     for environment_id in side.environments:
         facts = side.recorded_facts(environment_id)
         if facts.keys() >= FACTS:
             return facts
-    return {}
+    raise UsageError(f"{side.title} does not record its interpreter")
 
 
 def settings_of(request: Confirmation, recorded: Settings, method: Method) -> Settings:

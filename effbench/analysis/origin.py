@@ -37,8 +37,6 @@ Facts = Mapping[str, Any]
 def current(facts: Facts, sweep_id: str, cells: Iterable[Cell]) -> Interpreter:
     """Return the interpreter that runs these cells of the sweep again; `facts`: its recorded facts.
     Raises UsageError if that is impossible here, or if the cells' code has changed since."""
-    if not facts:
-        raise UsageError(f"sweep {sweep_id} does not record its interpreter")
     folder = Path(facts["folder"])
     for path in (folder, facts["python"]):
         if not os.access(path, os.X_OK):
@@ -76,8 +74,6 @@ def origin(
     """Yield the interpreter of the baseline's side, while `here` runs the new side; its worktree
     exists as long as the context. `old`, `new`: recorded facts of the interpreters. Raises
     UsageError if that is impossible or pointless."""
-    if not old:
-        raise UsageError("the baseline does not record its interpreter")
     python = old["python"]
     if not os.access(python, os.X_OK):
         raise UsageError(f"the baseline's interpreter {python} does not exist here")

@@ -115,7 +115,6 @@ def test_what_cannot_be_run_says_why(repository):
         ({**old, "git_revision": "0" * 40}, cell(), "revision 000000000000 is not in this"),
         ({**old, **unversioned}, cell(), "is not under version control"),
         ({**old, "python": "/nowhere/python"}, cell(), "/nowhere/python does not exist here"),
-        ({}, cell(), "does not record"),
         (old, later, "its later.py:Net is missing, or imported from elsewhere"),
     ):
         refused(
@@ -183,8 +182,6 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
     assert current(facts, "s1", [cell()]) == HERE
     gone("which does not exist here", folder="/nowhere/at/all")
     gone("which does not exist here", python="/nowhere/bin/python")
-    with pytest.raises(UsageError, match="does not record its interpreter"):
-        current({}, "s1", [cell()])
     with monkeypatch.context() as patch:  # from elsewhere it needs its folder
         patch.chdir(repository.parent)
         assert current(facts, "s1", [cell()]) == Interpreter(folder=str(repository))

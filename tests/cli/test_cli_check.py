@@ -136,6 +136,14 @@ def test_an_interrupted_confirmation_tells_what_the_sweep_showed(checked, effben
     assert (nothing.code, run_again.call_count) == (0, 1), "nothing to confirm"
 
 
+def test_a_sweep_that_does_not_record_its_interpreter_is_not_run_again(checked):
+    done = checked({EAGER: FAST}, {EAGER: SLOW}, "--confirm", "--format", "json")
+    assert done.code == 1
+    (note,) = json.loads(done.out)["notes"]
+    assert note.startswith("nothing was run again: ")
+    assert note.endswith(" does not record its interpreter")
+
+
 def test_ambiguous_rows_that_were_not_confirmed_do_not_pass(checked, monkeypatch):
     monkeypatch.setattr(rerun, "run_again", Mock(side_effect=KeyboardInterrupt))
     noisy = {"latency_ms": [1.0, 1.3, 1.0, 1.3, 1.1]}
