@@ -11,11 +11,11 @@ from typing import Any, TypeGuard
 
 from sqlalchemy import Connection, select
 
-from effbench.core.cell import Cell, Result, StoredEnvironment, Trial
+from effbench.core.cell import Cell, Result, Status, StoredEnvironment, Trial
 from effbench.core.labels import grouped
 from effbench.core.metrics import Metric
 from effbench.stats.intervals import is_number
-from effbench.store.schema import RESULT
+from effbench.store.schema import RESULT, RESULTS
 from effbench.store.summary import CountedTrials, figure_of
 from effbench.store.sweeps import (
     SweepInfo,
@@ -24,7 +24,7 @@ from effbench.store.sweeps import (
     is_rerun,
     sweeps,
 )
-from effbench.store.trials import WITHOUT_EXTRA, read_trials, results
+from effbench.store.trials import WITHOUT_EXTRA, read_trials
 from effbench.store.values import ResultKey, as_dicts
 
 # --- the results of a sweep ---
@@ -81,12 +81,12 @@ def results_with_trials(connection: Connection, sweep_id: str) -> dict[ResultKey
     """Return the results of a sweep with the trials that count for them."""
     of_sweep = read_trials(connection, sweep_id, names=WITHOUT_EXTRA)
     trials = grouped(of_sweep, attrgetter(*ResultKey._fields))
-    with_trials = {}
-    for result in results(connection, sweep_id):
-        key = ResultKey(result.cell_key, result.environment_id)
-        counted = CountedTrials.of(trials[key])
-        with_trials[key] = ResultWithTrials(**vars(result), counted=counted)
-    return with_trials
+    results = {}
+    for row in as_dicts(connection, select(RESULTS).filter_by(sweep_id=sweep_id)):
+        key = ResultKey(row["cell_key"], row["environment_id"])
+        row["status"] = Status(row["status"])
+        results[key] = ResultWithTrials(**row, counted=CountedTrials.of(trials[key]))
+    return results
 
 
 # --- earlier sweeps ---
