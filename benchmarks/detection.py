@@ -286,7 +286,7 @@ def compared(index: int, case: Case) -> ComparedCell:
             reason=None,
             trials=len(trials),
             bound=bound,
-            counted=CountedTrials(trials, trials),
+            counted=CountedTrials.of(trials),
         )
         sides.append(result)
     return ComparedCell(str(index), str(index), "", *sides)

@@ -33,7 +33,7 @@ def side(status="ok", reason=None, compiled=(), bound=None, disturbance=None, **
         trials.append(Trial("a", number, Status(status), reason, **of_trial))
     facts |= {name: max(figures[name]) for name in figures.keys() & {"rel_error"}}
     result = a_result(status=status, reason=reason, **facts)
-    return ResultWithTrials(**vars(result), counted=CountedTrials(trials, trials))
+    return ResultWithTrials(**vars(result), counted=CountedTrials.of(trials))
 
 
 def pair(before, after, key="a", why=None, **about):
