@@ -74,6 +74,8 @@ def test_a_claim_has_its_verdict_figures_and_intervals(name, results):
         server=None,
         probed=SimpleNamespace(gpus=["an H200"]),
         db="",
+        overrides={},
+        quiet=True,
     )
     (claim,) = [claim for claim in experiment.claims if claim.id == name]
     run.checks = row["measured"].get("evidence", {})
