@@ -37,10 +37,7 @@ def run(args: argparse.Namespace) -> int:
         written = write_site(content, out)
     except OSError as error:
         raise StoreError(f"cannot write the report to {out}: {error.strerror or error}") from error
-    size = written.size() / 2**20
-    print(
-        f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB): open it in a browser"
-    )
+    print(f"{out / 'index.html'} ({len(written.written)} files): open it in a browser")
     if content.omitted:
         omitted = count(content.omitted, "older sweep")
         print(f"without {omitted}; select sweeps with --sweep NAME (repeatable)")

@@ -26,16 +26,15 @@ class Writer:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.written: dict[str, int] = {}  # path -> bytes
+        self.written: set[str] = set()  # paths
         create_folder(out)
 
     def text(self, path: str, text: str) -> None:
-        content = text.encode("utf-8", "replace")
         target = self.out / path
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as file:
-            file.write(content)
-        self.written[path] = len(content)
+            file.write(text.encode("utf-8", "replace"))
+        self.written.add(path)
 
     def data(self, path: str, value: Any) -> None:
         """Write `value` as a script that passes it to the page, because `fetch` does not work from
@@ -47,10 +46,6 @@ class Writer:
         listed = json.dumps({"files": sorted(self.written)}, indent=0)
         with replacing(self.out / MANIFEST) as file:
             file.write(listed.encode())
-
-    def size(self) -> int:
-        """Return the total size of the files in bytes."""
-        return sum(self.written.values())
 
 
 def as_json(value: Any) -> str:
