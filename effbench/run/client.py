@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import logging
 import os
 import signal
@@ -138,11 +139,18 @@ class ServerRequest:
         return f"the process exited with code {outcome['exit']}"
 
 
+def user_name() -> str:
+    """Return the user's name, or one of their id, for libraries that ask for it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid{os.getuid()}"
+
+
 def server_variables(python: str | None, given: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a server's process. `given`: variables that replace those of this
     process."""
-    # a user without a name, for libraries that ask for it
-    variables = {"USER": f"uid{os.getuid()}", **os.environ, **given, **SERVER_ENVIRONMENT}
+    variables = {"USER": user_name(), **os.environ, **given, **SERVER_ENVIRONMENT}
     package_root = str(Path(__file__).resolve().parents[2])
     if python:
         package_root = lone_package()
