@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from effbench.models.inputs import Args, Kwargs
-from effbench.modes.base import Mode, Prepared, needs_cuda
-from effbench.modes.compiled import MARKED, Dynamic, are_on_cuda, mark_varied, marking_steps
+from effbench.modes.base import Prepared, needs_cuda
+from effbench.modes.compiled import Dynamic, TracedMode
 
 
 @dataclass
-class CudaGraphsBackend(Mode):
+class CudaGraphsBackend(TracedMode):
     """torch.compile(backend="cudagraphs"): Dynamo's graphs in cudagraph trees, with eager
     operators.
 
@@ -25,24 +24,13 @@ class CudaGraphsBackend(Mode):
     fullgraph: bool = False
     dynamic: Dynamic = None
 
-    compiles = True
+    uses_cuda_graphs = True
     settling_calls = 3
 
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "torch.compile's backend cudagraphs")
 
-    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
-        dynamic = self.dynamic
-        if dynamic == MARKED:
-            mark_varied(args, kwargs, self.batch)
-            dynamic = None
-        step = torch.compile(
-            module,
-            backend="cudagraphs",
-            fullgraph=self.fullgraph,
-            dynamic=dynamic,
-        )
-        if are_on_cuda(args, kwargs):
-            step = marking_steps(step)
+    def compile(self, module: nn.Module) -> Prepared:
+        step = torch.compile(module, backend="cudagraphs", **self.tracing())
         # this backend has no cache
         return Prepared(step, compile_cache="cold")

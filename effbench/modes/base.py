@@ -8,7 +8,7 @@ whose other keys are its settings (docs/reference/extending.md).
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import importlib.util
 import json
 import os
 import shutil
@@ -68,8 +68,8 @@ class Mode(ABC):
 
     #: Whether to report the preparation as compile seconds.
     compiles: bool = False
-    #: Whether Dynamo's counters apply; None: as `compiles`.
-    uses_dynamo: bool | None = None
+    #: Whether a mode that compiles does so with Dynamo, so that its counters apply.
+    uses_dynamo: bool = True
     #: Whether it chooses kernels by timing them, which other work on the device would mislead.
     autotunes: bool = False
     #: Number of first calls that still prepare: 3 for cudagraph trees, which warm up, record, then
@@ -82,8 +82,6 @@ class Mode(ABC):
     static_shape: bool = False
     #: Whether the optimizer's step is part of a CUDA graph in training.
     captures_step: bool = False
-    #: Whether the mode compiles C++ on all devices.
-    wraps_in_cpp: bool = False
     #: Whether a call changes the module's state as eager does; otherwise it is not compared.
     writes_state: bool = True
     #: Whether it stores something in `cache_dir` that contains the module's weights.
@@ -101,11 +99,9 @@ class Mode(ABC):
     def __post_init__(self) -> None:
         """Check the settings. Raises ConfigError for a value that the field's annotation does not
         allow."""
-        if not dataclasses.is_dataclass(self):
-            return
         hints = get_type_hints(type(self), include_extras=True)
-        for setting in dataclasses.fields(self):
-            check_setting(setting.name, getattr(self, setting.name), hints[setting.name])
+        for name, value in vars(self).items():
+            check_setting(name, value, hints.get(name))
 
     def missing(self, device: torch.device) -> str | None:
         """Return why this mode cannot run on `device`, or None."""
@@ -124,24 +120,8 @@ class Mode(ABC):
         kwargs: Kwargs,
     ) -> Prepared:
         """Return a training step. The default builds it from the step that `prepare` returns."""
-        prepared = required(self.prepare(module, args, kwargs), self.prepare)
+        prepared = self.prepare(module, args, kwargs)
         return dataclasses.replace(prepared, step=step_over(prepared.step), copy_inputs=None)
-
-
-def required(prepared: Any, method: Callable[..., Prepared]) -> Prepared:
-    """Return what a mode's method returned. Raises TypeError if it is not Prepared."""
-    if not isinstance(prepared, Prepared):
-        name = getattr(method, "__qualname__", method)
-        raise TypeError(
-            f"{name} must return effbench.modes.base.Prepared, got {type(prepared).__name__}"
-        )
-    return prepared
-
-
-def uses_dynamo(mode: Mode | type[Mode]) -> bool:
-    if mode.uses_dynamo is not None:
-        return mode.uses_dynamo
-    return bool(mode.compiles)
 
 
 def needs_cuda(device: torch.device, what: str) -> str | None:
@@ -161,12 +141,10 @@ def needs_compiler(device: torch.device) -> str | None:
             f"Inductor needs a C++ compiler, but {compiler} was not found: install g++ (Debian:"
             " apt-get install g++) or set CXX"
         )
-    try:
-        importlib.import_module("triton")
-    except ImportError:
+    if importlib.util.find_spec("triton") is None:
         return "Inductor needs Triton on CUDA: pip install triton"
-    compilers = [os.environ.get("CC"), "gcc", "clang", "cc"]
-    if any(shutil.which(compiler) for compiler in compilers if compiler):
+    compilers = (os.environ.get("CC", "cc"), "gcc", "clang")
+    if any(map(shutil.which, compilers)):
         return None
     return "Triton needs a C compiler: install gcc (Debian: apt-get install gcc) or set CC"
 
@@ -175,22 +153,14 @@ def check_setting(name: str, value: Any, hint: Any) -> None:
     """Raise ConfigError if the annotation does not allow `value`. For example, `no` on a command
     line is a text."""
     if hint == AtLeast0:
-        if type(value) is not int or value < 0:
-            raise ConfigError(f"mode.{name} must be an integer of at least 0, got {value!r}")
-        return
-    choices: tuple[Any, ...]
-    if hint is bool:
-        choices = (True, False)
-    elif get_origin(hint) is Literal:
-        choices = get_args(hint)
+        is_allowed = type(value) is int and value >= 0
+        allowed = "an integer of at least 0"
+    elif hint is bool or get_origin(hint) is Literal:
+        choices = get_args(hint) or (True, False)
+        is_allowed = repr(value) in map(repr, choices)  # True is no 1
+        # as the command line accepts them
+        allowed = ", ".join(json.dumps(choice).strip('"') for choice in choices)
     else:
         return
-    if repr(value) not in map(repr, choices):  # True is no 1
-        words = [WORDS.get(choice, choice) for choice in choices]
-        raise ConfigError(
-            f"mode.{name} has the invalid value {value!r}; allowed: {', '.join(words)}"
-        )
-
-
-#: Values as the command line accepts them.
-WORDS = {None: "null", True: "true", False: "false"}
+    if not is_allowed:
+        raise ConfigError(f"mode.{name} has the invalid value {value!r}; allowed: {allowed}")

@@ -5,28 +5,27 @@ is replayed."""
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_map, tree_map_only
 
 from effbench.core.buckets import bucket_of, capture_sizes, usage
 from effbench.core.errors import UnsupportedError
-from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection
 from effbench.models.inputs import Args, Inputs, Kwargs, Step, as_arguments
-from effbench.modes.base import AtLeast0, Facts, Mode, Prepared, needs_compiler, needs_cuda
+from effbench.modes.base import AtLeast0, Facts, Mode, Prepared, needs_cuda
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import Captured, GraphCapture
 
 #: Captures a function with static inputs, like GraphCapture.
 Capture = Callable[[Step, Args, Kwargs], Captured]
+#: Each captured size is a compilation, and Dynamo gives up after 8 of a function by default.
+COMPILATIONS = {"recompile_limit": 10_000, "accumulated_recompile_limit": 10_000}
 
 
 @dataclass
@@ -56,10 +55,9 @@ class BucketedGraph(Mode):
         self.autotunes = self.compiles and self.compiled.autotunes
 
     def missing(self, device: torch.device) -> str | None:
-        reason = needs_cuda(device, "a CUDA graph")
-        if not self.compiles:
-            return reason
-        return self.compiled.captures_itself() or reason or needs_compiler(device)
+        if self.compiles:
+            return self.compiled.missing_in_graph(device)
+        return needs_cuda(device, "a CUDA graph")
 
     def capturer(self) -> Capture:
         """Return what captures the graphs; tests have one without CUDA."""
@@ -74,29 +72,23 @@ class BucketedGraph(Mode):
             kwargs,
         )
         sizes = runner.sizes
-        device = runner.buffers[0].device
         seconds: dict[str, float] = {}
-        pool_bytes: dict[str, int] = {}
         few = [size for size in sizes if size <= self.torch_compile_max_bs]
         compiled = self.compiled.compile(module).step if few else module
         # a collection during capture may free memory, which CUDA does not allow then
-        with no_garbage_collection(), recompile_limit(len(few) + 1):
+        with no_garbage_collection(), torch._dynamo.config.patch(COMPILATIONS):
             for size in sorted(sizes, reverse=self.order == "largest-first"):
-                held = graph_pool_bytes(device) or 0
                 began = time.perf_counter()
                 function = compiled if size in few else module
-                runner.graphs[size] = capture(function, *runner.inputs(size))
+                runner.graphs[size] = capture(function, *runner.arguments(size))
                 seconds[str(size)] = time.perf_counter() - began
-                pool_bytes[str(size)] = (graph_pool_bytes(device) or 0) - held
         a_pass = usage(sizes, self.batch.sizes)
         facts: Facts = {
             "buckets": sizes,
             "compiled_buckets": few,
             "capture_s": sum(seconds.values()),
-            # by captured size
-            "capture_seconds": seconds,
-            "pool_bytes": pool_bytes,
-            "static_input_bytes": sum(buffer.nbytes for buffer in runner.buffers),
+            "capture_seconds": seconds,  # by captured size
+            "static_input_bytes": sum(static.buffer.nbytes for static in runner.inputs),
             # of a pass over the stream, or of a call
             "padding_waste": a_pass.padding_waste,
             "fallbacks_per_pass": a_pass.fallbacks,
@@ -116,24 +108,27 @@ class BucketedGraph(Mode):
         )
 
 
-def recompile_limit(limit: int) -> AbstractContextManager[None]:
-    """Allow this many compilations of a function in a context; Dynamo gives up after 8 by
-    default."""
-    now = torch._dynamo.config
-    patched: AbstractContextManager[None] = now.patch(
-        recompile_limit=max(now.recompile_limit, limit),
-        accumulated_recompile_limit=max(now.accumulated_recompile_limit, limit),
-    )
-    return patched
+@dataclass(frozen=True)
+class StaticInput:
+    """An input of graphs, with valid rows of the largest size from the start, and its batch
+    dimension, or None."""
 
+    buffer: Tensor
+    dim: int | None
 
-def repeated(value: Tensor, dim: int | None, size: int) -> Tensor:
-    """Return a copy with `size` rows, which repeat those of `value`. `dim`: its batch dimension."""
-    if dim is None:
-        return value.clone()
-    repeats = -(-size // value.size(dim))
-    rows = torch.cat([value] * repeats, dim).narrow(dim, 0, size)
-    return rows.clone()  # which keeps the memory format
+    @classmethod
+    def like(cls, value: Tensor, dim: int | None, size: int) -> StaticInput:
+        """Return a copy with `size` rows, which repeat those of `value`."""
+        if dim is not None:
+            repeats = -(-size // value.size(dim))
+            value = torch.cat([value] * repeats, dim).narrow(dim, 0, size)
+        return cls(value.clone(), dim)  # which keeps the memory format
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Return a view of these rows; of all without a batch dimension."""
+        if self.dim is None:
+            return self.buffer
+        return self.buffer.narrow(self.dim, start, stop - start)
 
 
 @dataclass(frozen=True)
@@ -159,10 +154,8 @@ class BucketRunner:
     smallest graph that holds its rows, with padding; a call that is larger than all graphs runs the
     module.
 
-    `buffers`: the static inputs, those by position, then those by name, with valid rows of the
-    largest size from the start. `dims`: the batch dimension of each, or None. The
-    constructor calls the module to find the outputs' batch dimensions. Raises UnsupportedError if
-    inputs or outputs have none.
+    `inputs`: those by position, then those by name. Raises UnsupportedError if none has a batch
+    dimension.
     """
 
     def __init__(
@@ -177,70 +170,42 @@ class BucketRunner:
         self.zero = mode.padding == "zero"
         self.clone = mode.outputs == "clone"
         self.names = list(kwargs)
-        self.dims = mode.batch.dims
-        self.buffers: list[Tensor] = []
-        for value, dim in zip((*args, *kwargs.values()), self.dims, strict=True):
-            self.buffers.append(repeated(value, dim, self.sizes[-1]))
-        batched = [(place, dim) for place, dim in enumerate(self.dims) if dim is not None]
+        self.inputs: list[StaticInput] = []
+        for value, dim in zip((*args, *kwargs.values()), mode.batch.dims, strict=True):
+            self.inputs.append(StaticInput.like(value, dim, self.sizes[-1]))
+        batched = [(place, dim) for place, dim in enumerate(mode.batch.dims) if dim is not None]
         if not batched:
             raise UnsupportedError(
                 "no input of this model has a batch dimension, which bucketed-graph requires"
             )
         self.carrier, self.carrier_dim = batched[0]
         self.graphs: dict[int, Captured] = {}
-        self.batches = self.output_batches()
         self.plan = functools.cache(self.make_plan)
 
     def rows(self, size: int) -> list[Tensor]:
-        """Return views of the first `size` rows, or all of a buffer without a batch dimension."""
-        views = []
-        for buffer, dim in zip(self.buffers, self.dims, strict=True):
-            views.append(buffer if dim is None else buffer.narrow(dim, 0, size))
-        return views
+        """Return views of the first `size` rows of each input."""
+        return [static.rows(0, size) for static in self.inputs]
 
-    def padding(self, raw: int, size: int) -> list[Tensor]:
-        """Return views of the rows from `raw` up to `size`."""
-        views = []
-        for buffer, dim in zip(self.buffers, self.dims, strict=True):
-            if dim is not None:
-                views.append(buffer.narrow(dim, raw, size - raw))
-        return views
-
-    def inputs(self, size: int) -> Inputs:
+    def arguments(self, size: int) -> Inputs:
         """Return the arguments of a call with `size` rows, as views of the buffers."""
         return as_arguments(self.rows(size), self.names)
 
-    def output_batches(self) -> list[OutputBatch | None]:
-        """Return the batch of each leaf of the output, or None if its shape does not depend on it.
-        If the largest size is 1, all are None, because nothing is cut off. Raises UnsupportedError
-        if a shape depends on the batch in another way."""
-        size = self.sizes[-1]
-        larges = self.output_shapes(size)
-        smalls = self.output_shapes(max(1, size - 1))
-        batches = []
-        for large, small in itertools.zip_longest(larges, smalls, fillvalue=()):
-            batches.append(output_batch(large, small, size))
-        return batches
-
-    def output_shapes(self, size: int) -> list[Shape]:
-        args, kwargs = self.inputs(size)
-        leaves = tree_leaves(self.eager(*args, **kwargs))
-        return [tuple(getattr(leaf, "shape", ())) for leaf in leaves]
-
     def make_plan(self, raw: int) -> ReplayPlan | None:
-        """Return the plan of a call with `raw` rows; None if it is larger than all graphs."""
+        """Return the plan of a call with `raw` rows; None if it is larger than all graphs. The
+        first call of a size that needs padding runs the module, too: its outputs show the
+        shapes."""
         size = bucket_of(self.sizes, raw)
         if size is None:
             return None
         graph = self.graphs[size]
+        outputs = graph.outputs
         padding = []
-        if raw < size and self.zero:
-            padding = self.padding(raw, size)
-        leaves, structure = tree_flatten(graph.outputs)
-        for place, batch in enumerate(self.batches):
-            if batch is not None:
-                leaves[place] = leaves[place].narrow(batch.dim, 0, raw * batch.each)
-        outputs = tree_unflatten(leaves, structure)
+        if raw < size:
+            args, kwargs = self.arguments(raw)
+            outputs = tree_map(cut_like, outputs, self.eager(*args, **kwargs))
+            if self.zero:
+                batched = [static for static in self.inputs if static.dim is not None]
+                padding = [static.rows(raw, size) for static in batched]
         return ReplayPlan(
             graph.replay,
             self.rows(raw),
@@ -267,30 +232,9 @@ class BucketRunner:
             plan.fill(values)
 
 
-@dataclass(frozen=True)
-class OutputBatch:
-    """The batch dimension of an output, and its rows per row of the batch (T for [B * T, V])."""
-
-    dim: int
-    each: int
-
-
-#: The shape of a leaf of an output; empty if it is no tensor.
-Shape = tuple[int, ...]
-
-
-def output_batch(large: Shape, small: Shape, size: int) -> OutputBatch | None:
-    """Return the batch of an output, from its shapes for `size` rows and for one row less."""
-    if large == small:
-        return None
-    common = range(min(len(large), len(small)))
-    changed = [dim for dim in common if large[dim] != small[dim]]
-    if len(large) == len(small) and len(changed) == 1:
-        dim = changed[0]
-        each = large[dim] - small[dim]
-        if large[dim] == each * size:
-            return OutputBatch(dim, each)
-    raise UnsupportedError(
-        f"an output has shape {large} for {size} rows and {small} for {size - 1}: no single"
-        " dimension is proportional to the batch size, so padding cannot be removed"
-    )
+def cut_like(output: Any, other: Any) -> Any:
+    """Return a view of the beginning of an output, in the shape of the other; all of it if it is no
+    tensor."""
+    if not isinstance(output, Tensor):
+        return output
+    return output[tuple(map(slice, other.shape))]

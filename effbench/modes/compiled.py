@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,12 +18,39 @@ MARKED = "marked"
 Dynamic = Literal[None, True, False, "marked"]
 
 
+class TracedMode(Mode):
+    """A mode of torch.compile. `dynamic`: null, true, false, or `marked` for the batch."""
+
+    fullgraph: bool
+    dynamic: Dynamic
+
+    compiles = True
+    #: Whether it uses cudagraph trees.
+    uses_cuda_graphs: bool = False
+
+    def tracing(self) -> dict[str, Any]:
+        """Return the settings of Dynamo as arguments of torch.compile."""
+        dynamic = None if self.dynamic == MARKED else self.dynamic
+        return {"fullgraph": self.fullgraph, "dynamic": dynamic}
+
+    @abstractmethod
+    def compile(self, module: nn.Module) -> Prepared:
+        """Return the compiled forward, which compiles in its first call."""
+
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+        if self.dynamic == MARKED:
+            mark_varied(args, kwargs, self.batch)
+        prepared = self.compile(module)
+        if self.uses_cuda_graphs and torch.cuda.is_initialized():
+            prepared.step = marking_steps(prepared.step)
+        return prepared
+
+
 @dataclass
-class Compiled(Mode):
+class Compiled(TracedMode):
     """torch.compile with Inductor. `mode`: one of torch.compile's modes, or None. `options`:
     Inductor's options, which override those of the mode (torch.compile itself accepts only one of
-    the two). `dynamic`: null, true, false, or `marked` for the batch. `regional`: compile
-    only repeated blocks (`compile_blocks`)."""
+    the two). `regional`: compile only repeated blocks (`compile_blocks`)."""
 
     mode: str | None = "default"
     fullgraph: bool = False
@@ -30,7 +58,6 @@ class Compiled(Mode):
     options: dict[str, Any] | None = None
     regional: bool | str = False
 
-    compiles = True
     phases = ("inference", "generate", "training")
 
     def __post_init__(self) -> None:
@@ -47,33 +74,20 @@ class Compiled(Mode):
             return needs_cuda(device, "reduce-overhead uses CUDA graphs: it")
         return needs_compiler(device)
 
-    def captures_itself(self) -> str | None:
-        """Return why this mode cannot be captured in a manual CUDA graph, or None."""
-        if not self.uses_cuda_graphs:
-            return None
-        return (
-            f"the inner mode {self.mode} already uses CUDA graphs: choose"
-            " max-autotune-no-cudagraphs or default"
-        )
+    def missing_in_graph(self, device: torch.device) -> str | None:
+        """Return why a manual CUDA graph cannot capture what this mode compiles, or None."""
+        if self.uses_cuda_graphs:
+            return (
+                f"the inner mode {self.mode} already uses CUDA graphs: choose"
+                " max-autotune-no-cudagraphs or default"
+            )
+        return needs_cuda(device, "a CUDA graph") or needs_compiler(device)
 
     def compile(self, module: nn.Module) -> Prepared:
-        """Return the compiled forward, which compiles in its first call."""
-        settings = {
-            "fullgraph": self.fullgraph,
-            "dynamic": None if self.dynamic == MARKED else self.dynamic,
-            "options": self.options or None,
-        }
+        settings = self.tracing() | {"options": self.options or None}
         if self.regional:
             return compile_blocks(module, self.regional, **settings)
         return Prepared(torch.compile(module, **settings), module=module)
-
-    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
-        if self.dynamic == MARKED:
-            mark_varied(args, kwargs, self.batch)
-        prepared = self.compile(module)
-        if self.uses_cuda_graphs and are_on_cuda(args, kwargs):
-            prepared.step = marking_steps(prepared.step)
-        return prepared
 
 
 def marking_steps(compiled: Step) -> Step:
@@ -93,7 +107,3 @@ def mark_varied(args: Args, kwargs: Kwargs, batch: Batch) -> None:
     for value, dim in zip((*args, *kwargs.values()), batch.dims, strict=True):
         if dim is not None and value.dim():
             torch._dynamo.mark_dynamic(value, dim)
-
-
-def are_on_cuda(args: Args, kwargs: Kwargs) -> bool:
-    return any(value.is_cuda for value in (*args, *kwargs.values()))

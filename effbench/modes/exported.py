@@ -3,17 +3,15 @@ without Dynamo."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
-import tempfile
-from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from effbench.measure.gradients import outside_inference_mode
 from effbench.models.inputs import Args, Kwargs
@@ -21,9 +19,6 @@ from effbench.modes.base import Mode, Prepared, needs_compiler
 from effbench.modes.inductor import autotunes, checked_options
 
 PACKAGE = "aot-inductor"
-#: Modules that torch imports with its first package; compile seconds exclude imports. They are
-#: private and may vanish.
-IMPORTED_LATE = ("torch._inductor.package", "torch._dynamo.repro.aoti")
 #: Fact of a trial that could not use the package of an earlier one.
 WEIGHTS_DIFFER = (
     "the package of an earlier trial has other ones, so this trial compiled anew; seed what draws"
@@ -41,8 +36,7 @@ class AotInductor(Mode):
 
     The cell's trials in a sweep share the package: the first trial exports, compiles and loads it
     ("cold"), later trials only load it ("warm"). The package contains the weights, so that a trial
-    with other weights makes another one, which replaces it. Without a shared folder the package is
-    temporary and always cold.
+    with other weights makes another one, which replaces it.
     """
 
     strict: bool = False
@@ -53,49 +47,39 @@ class AotInductor(Mode):
     static_shape = True
     writes_state = False  # the package has copies of the buffers
     phases = ("inference",)
-    wraps_in_cpp = True
     stores_weights = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.options = checked_options(self.options)
         self.autotunes = autotunes(self.options)
-        for name in IMPORTED_LATE:
-            with suppress(ImportError):
-                importlib.import_module(name)
 
     def missing(self, device: torch.device) -> str | None:
-        reason = needs_compiler(torch.device("cpu"))  # the wrapper is C++ on all devices
-        if reason is not None or device.type != "cuda":
-            return reason
-        if cuda_home() is None:
+        if device.type == "cuda" and cuda_home() is None:
             return "AOTInductor needs CUDA's headers: install the CUDA toolkit or set CUDA_HOME"
-        return needs_compiler(device)
+        # the wrapper is C++ on all devices
+        return needs_compiler(torch.device("cpu")) or needs_compiler(device)
 
     def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         """Load the package of these weights from the shared folder, or make it there; without a
-        shared folder in a temporary one."""
-        place: AbstractContextManager[str]
-        place = nullcontext(self.cache_dir) if self.cache_dir else tempfile.TemporaryDirectory()
-        with place as path:
-            folder = Path(path)
-            package = folder / f"{PACKAGE}-{self.weights[:16]}.pt2"
-            if package.is_file():
-                return self.load(package, "warm")
-            folder.mkdir(parents=True, exist_ok=True)
-            others = list(folder.glob(f"{PACKAGE}-*.pt2"))
-            self.make(
-                module,
-                args,
-                kwargs,
-                package,
-            )
-            prepared = self.load(package, "cold")
-            for other in others:
-                other.unlink(missing_ok=True)
-            if others:
-                prepared.facts["weights_differ"] = WEIGHTS_DIFFER
-            return prepared
+        shared folder from Inductor's cache."""
+        folder = Path(self.cache_dir or cache_dir())
+        package = folder / f"{PACKAGE}-{self.weights[:16]}.pt2"
+        if package.is_file():
+            return self.load(package, "warm")
+        folder.mkdir(parents=True, exist_ok=True)
+        others = list(folder.glob(f"{PACKAGE}-*.pt2"))
+        self.make(
+            module,
+            args,
+            kwargs,
+            package,
+        )
+        prepared = self.load(package, "cold")
+        for other in others:
+            other.unlink(missing_ok=True)
+            prepared.facts["weights_differ"] = WEIGHTS_DIFFER
+        return prepared
 
     def make(
         self,
@@ -109,13 +93,14 @@ class AotInductor(Mode):
         # a graph exported in inference mode contains tensors that Inductor's passes must not write
         # to
         with outside_inference_mode():
+            program = torch.export.export(
+                module,
+                args,
+                kwargs,
+                strict=self.strict,
+            )
             torch._inductor.aoti_compile_and_package(
-                torch.export.export(
-                    module,
-                    args,
-                    kwargs,
-                    strict=self.strict,
-                ),
+                program,
                 package_path=str(unfinished),
                 inductor_configs=with_standard_library(self.options or {}),
             )
@@ -147,9 +132,9 @@ def cuda_home() -> str | None:
 
     if cpp_extension.CUDA_HOME is not None:
         return str(cpp_extension.CUDA_HOME)
-    for folder in Path(torch.__file__).parent.parent.glob("nvidia/*"):
-        headers = (folder / "include" / name for name in ("cuda.h", "cuda_runtime_api.h"))
-        if all(header.is_file() for header in headers):
-            os.environ["CUDA_HOME"] = cpp_extension.CUDA_HOME = str(folder)
-            return str(folder)
+    for header in Path(torch.__file__).parent.parent.glob("nvidia/*/include/cuda.h"):
+        if header.with_name("cuda_runtime_api.h").is_file():
+            home = str(header.parents[1])
+            os.environ["CUDA_HOME"] = cpp_extension.CUDA_HOME = home
+            return home
     return None

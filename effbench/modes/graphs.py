@@ -12,14 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from effbench.models.inputs import Args, Kwargs, Step
-from effbench.modes.base import (
-    AtLeast0,
-    Mode,
-    Prepared,
-    StepOver,
-    needs_compiler,
-    needs_cuda,
-)
+from effbench.modes.base import AtLeast0, Mode, Prepared, StepOver, needs_cuda
 from effbench.modes.compiled import Compiled
 
 
@@ -44,14 +37,12 @@ class GraphCapture:
 
     def __call__(self, function: Step, args: Args, kwargs: Kwargs) -> Captured:
         """Return the captured graph of a call with these static inputs."""
-        current = torch.cuda.current_stream()
-        self.stream.wait_stream(current)
+        self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             for _ in range(self.warmups):
                 function(*args, **kwargs)
-        current.wait_stream(self.stream)
-        torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
+        # this synchronizes with the device first
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             outputs = function(*args, **kwargs)
         return Captured(graph.replay, outputs)
@@ -128,7 +119,7 @@ class CompiledCudaGraph(CudaGraph):
         self.autotunes = self.compiled.autotunes
 
     def missing(self, device: torch.device) -> str | None:
-        return self.compiled.captures_itself() or super().missing(device) or needs_compiler(device)
+        return self.compiled.missing_in_graph(device)
 
     def forward(self, module: nn.Module) -> Prepared:
         return self.compiled.compile(module)

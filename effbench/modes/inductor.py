@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
 
 from effbench.core.errors import ConfigError, suggest
 from effbench.models.build import resolve_target
-from effbench.modes.base import Mode, needs_compiler, uses_dynamo
+from effbench.modes.base import Mode, needs_compiler
 
-#: Environment variable with the folder of Inductor's cache.
-CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 PRECOMPILE_TIMEOUT_S = 200.0
 
 
@@ -44,7 +40,12 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     {cudagraphs: true}}`, which becomes `{"triton.cudagraphs": true}`. Raises ConfigError for an
     unknown name or a wrong type."""
     known = set(torch._inductor.list_options())
-    options = dict(flatten(given or {}, known))
+    options: dict[str, Any] = {}
+    for name, value in (given or {}).items():
+        if isinstance(value, Mapping) and name not in known:
+            options |= {f"{name}.{part}": value[part] for part in value}
+        else:
+            options[name] = value
     for name in options:
         if name not in known:
             near = suggest(name, known, before="") or "torch._inductor.list_options() lists them"
@@ -58,100 +59,73 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     return options
 
 
-def flatten(
-    given: Mapping[str, Any], known: set[str], prefix: str = ""
-) -> Iterator[tuple[str, Any]]:
-    """Yield dotted names and values. A mapping that is the value of an option is not flattened."""
-    for key, value in given.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and name not in known:
-            yield from flatten(value, known, f"{name}.")
-        else:
-            yield name, value
-
-
-def use_caches_in(folder: str | None) -> str | None:
-    """Make Inductor and Triton use caches in `folder`, unless it is None. Return Inductor's
-    previous cache folder."""
-    before = os.environ.get(CACHE_FOLDER)
+def use_caches_in(folder: str | None) -> None:
+    """Make Inductor and Triton use caches in `folder`, unless it is None."""
     if folder:
-        os.environ[CACHE_FOLDER] = str(Path(folder) / "inductor")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / "inductor")
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
-    return before
 
 
-def learn_vector_instructions(folder: str | None = None) -> None:
-    """Determine which vector instructions Inductor's C++ code may use on this machine; torch caches
+def learn_vector_instructions() -> None:
+    """Determine which vector instructions Inductor's C++ code may use on this machine; torch keeps
     the answer.
 
     Inductor compiles and loads a sample of each kind. This takes seconds that depend on the machine
     and not on the model, so it is done before timing and not counted as compile seconds; in the
-    fork server it is done once. It does nothing if it was done in this process, or without a C++
-    compiler. `folder`: where to cache the compiled samples for other processes; None: Inductor's
-    default folder of the user.
+    fork server it is done once. It does nothing if it was done in this process. Other processes
+    find the samples in Inductor's cache: call it before `use_caches_in`.
     """
-    if needs_compiler(torch.device("cpu")) is not None:
-        return
-    # the function is private, and the compiler may be broken: after a failure here, the cell's own
-    # compilation tries again and determines the cell's status
+    # the function is private, and the compiler may be broken or missing: after a failure here, the
+    # cell's own compilation tries again and determines the cell's status
     with suppress(Exception):
         from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
-        with mock.patch.dict(os.environ):  # restores the variable
-            if folder:
-                os.environ[CACHE_FOLDER] = folder
-            else:
-                os.environ.pop(CACHE_FOLDER, None)
-            valid_vec_isa_list()
+        valid_vec_isa_list()
 
 
 def precompile_headers() -> None:
     """Let Inductor precompile the C++ headers of its kernels, unless this machine has some.
 
     Inductor does this once per machine and keeps them with the user's temporary files. It takes
-    longer than the compilation of a small model, whose compile seconds would include it. It does
-    nothing without a C++ compiler.
+    longer than the compilation of a small model, whose compile seconds would include it.
     """
-    if needs_compiler(torch.device("cpu")) is not None:
-        return
     # the name is private; after a failure here, a cell's compilation precompiles them
     with suppress(Exception):
         from torch._inductor import codecache
 
         if any(Path(codecache._HEADER_DIR).glob("*.[gp]ch")):
             return
-        with tempfile.TemporaryDirectory(prefix="effbench-") as cache:
-            # forked, because importing torch again would take as long as the headers
-            child = multiprocessing.get_context("fork").Process(
-                target=compile_sample, args=(cache,)
-            )
-            child.start()
-            child.join(PRECOMPILE_TIMEOUT_S)
-            child.kill()
-            child.join()
+        # forked, because importing torch again would take as long as the headers
+        child = multiprocessing.get_context("fork").Process(target=compile_sample)
+        child.start()
+        child.join(PRECOMPILE_TIMEOUT_S)
+        child.kill()
+        child.join()
 
 
-def compile_sample(cache: str) -> None:
-    """Compile a kernel, and before that the headers of all kernels, in this process of its own.
-    `cache`: the folder for the kernel."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):  # the output is the fork server's, which sends messages there
-        os.dup2(nothing, descriptor)
-    os.environ[CACHE_FOLDER] = cache
-    torch.compile(torch.sin)(torch.ones(16))
+def compile_sample() -> None:
+    """Compile a kernel, which is not kept, and before that the headers of all kernels."""
+    from torch._inductor.utils import fresh_cache
+
+    with fresh_cache():
+        torch.compile(torch.sin)(torch.ones(16))
 
 
 def learn_for(modes: Iterable[tuple[str, str]]) -> None:
-    """Do what Inductor does once per machine, if a mode needs it: determine the vector instructions
-    and precompile C++ headers. `modes`: targets of effbench's modes, with devices."""
+    """Do what Inductor does once per machine, if a mode needs it and there is a C++ compiler:
+    determine the vector instructions and precompile C++ headers. `modes`: targets of effbench's
+    modes, with devices."""
+    if needs_compiler(torch.device("cpu")) is not None:
+        return
     for target, device in modes:
         mode: Any = resolve_target(target)
         if writes_cpp(mode, torch.device(device)):
-            learn_vector_instructions(os.environ.get(CACHE_FOLDER))
+            learn_vector_instructions()
             precompile_headers()
             return
 
 
 def writes_cpp(mode: Mode | type[Mode], device: torch.device) -> bool:
-    """Return whether Inductor writes C++ code, or a C++ wrapper, for this mode on `device`."""
-    return mode.wraps_in_cpp or (device.type == "cpu" and uses_dynamo(mode))
+    """Return whether Inductor may write C++ code for this mode on `device`: a C++ wrapper without
+    Dynamo on all devices."""
+    return mode.compiles and (device.type == "cpu" or not mode.uses_dynamo)

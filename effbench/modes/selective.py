@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -73,11 +74,8 @@ def results_in(module: nn.Module) -> dict[int, Tensor]:
 
 def parts_of(module: nn.Module) -> Parts:
     """Return the submodules by name, parents first, without containers."""
-    parts = {}
-    for name, part in module.named_modules():
-        if name and not isinstance(part, HOLDERS):
-            parts[name] = part
-    return parts
+    named = module.named_modules()
+    return {name: part for name, part in named if name and not isinstance(part, HOLDERS)}
 
 
 def blocks_of(module: nn.Module, kind: str) -> Parts:
@@ -105,21 +103,18 @@ def class_of_blocks(module: nn.Module) -> str:
     siblings: dict[tuple[str, str], list[nn.Module]] = defaultdict(list)
     for name, part in parts_of(module).items():
         siblings[name.rpartition(".")[0], type(part).__name__].append(part)
-    largest = ""
-    most = (False, 0)
-    for (_, kind), parts in siblings.items():
-        weights = sum(weights_in(part) for part in parts)
-        rank = (bool(parts[0]._modules), weights)
-        if len(parts) > 1 and weights and rank > most:
-            largest = kind
-            most = rank
-    if not largest:
+    repeated = []
+    for parts in siblings.values():
+        if len(parts) > 1 and weights_in(parts):
+            repeated.append(parts)
+    if not repeated:
         raise UnsupportedError(
             f"mode.regional=true: {type(module).__name__} contains no repeated siblings with"
             " weights (nn.Sequential does not count)"
         )
-    return largest
+    largest = max(repeated, key=lambda parts: (bool(parts[0]._modules), weights_in(parts)))
+    return type(largest[0]).__name__
 
 
-def weights_in(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+def weights_in(modules: Sequence[nn.Module]) -> int:
+    return sum(parameter.numel() for parameter in nn.ModuleList(modules).parameters())

@@ -24,7 +24,6 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
     "reason", "facts"}, and "traceback" for an error."""
     request = CheckRequest(**payload)
     answer: dict[str, Any] = {"status": Status.OK.value, "reason": None, "facts": None}
-    user_cache = inductor.use_caches_in(request.cache_dir)
     try:
         say_phase("importing")
         function = resolve_target(request.target)
@@ -37,7 +36,8 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
             if reason is not None:
                 raise UnsupportedError(reason)
         if CPP_COMPILER in needs or (COMPILER in needs and device.type == "cpu"):
-            inductor.learn_vector_instructions(user_cache)
+            inductor.learn_vector_instructions()
+        inductor.use_caches_in(request.cache_dir)
         set_seed(request.seed)
         say_phase("running")
         answer["facts"] = checked_facts(function(device, **request.settings))

@@ -22,7 +22,7 @@ from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, ratios, take_
 from effbench.measure.timing import LATENCY, PERIOD, Timer
 from effbench.models.build import resolve_target
 from effbench.models.inputs import Step
-from effbench.modes.base import Mode, required
+from effbench.modes.base import Mode
 from effbench.modes.eager import Eager
 from effbench.modes.selective import own_function, shared_weight_copy
 from effbench.stats.intervals import Interval
@@ -77,7 +77,7 @@ def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Step:
     mode.cache_dir = workload.mode.cache_dir
     inputs = workload.inputs.checked
     args, kwargs = copies(inputs[0])
-    step = required(mode.prepare(module, args, kwargs), mode.prepare).step
+    step = mode.prepare(module, args, kwargs).step
     for number in range(max(1, mode.settling_calls)):
         args, kwargs = copies(inputs[number % len(inputs)])
         step(*args, **kwargs)

@@ -23,10 +23,10 @@ from effbench.core.message import DEVICE_PHASE, Json, SayPhase, TrialRequest
 from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
 from effbench.measure.gpu import Gpu
-from effbench.models.build import build_module, declared_inputs, resolve_target, set_numerics
+from effbench.models.build import build_module, resolve_target, set_numerics
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
-from effbench.modes.base import Mode, Prepared, uses_dynamo
+from effbench.modes.base import Mode, Prepared
 from effbench.worker import failures
 from effbench.worker.context import TrialContext
 from effbench.worker.pairing import add_pairs
@@ -81,8 +81,6 @@ class RunningTrial(TrialContext):
         self.synchronize = timing.synchronizer(self.device)
         #: What is wrong with the step's results after timing.
         self.wrong: str | None = None
-        # Inductor's folder outside trials
-        self.user_cache = inductor.use_caches_in(request.cache_dir)
 
     def perform(self) -> None:
         with self.phase(DEVICE_PHASE):
@@ -91,7 +89,7 @@ class RunningTrial(TrialContext):
             self.set_up()
         with self.phase("build"):  # not in inference mode, whose tensors cannot be parameters
             self.build()
-        self.observer = counters.Observer(uses_dynamo(self.mode))
+        self.observer = counters.Observer(self.mode.compiles and self.mode.uses_dynamo)
         with self.observer:
             with self.phase("check"):
                 self.workload.take_reference()
@@ -164,7 +162,8 @@ class RunningTrial(TrialContext):
         if reason is not None:
             raise Ended(Status.UNSUPPORTED, reason)
         if inductor.writes_cpp(mode, self.device):
-            inductor.learn_vector_instructions(self.user_cache)
+            inductor.learn_vector_instructions()
+        inductor.use_caches_in(self.request.cache_dir)
         if self.on_cuda:
             memory.reset_peaks(self.device)
 
@@ -176,7 +175,7 @@ class RunningTrial(TrialContext):
         described = {}
         for spec in cell.model["inputs"]:
             described[spec["name"]] = {key: spec[key] for key in spec if key != "name"}
-        specs = parse_inputs(described or declared_inputs(module))
+        specs = parse_inputs(described or module.inputs)
         kind = workload_of(cell)
         # the first call makes the weights
         if any(map(nn.parameter.is_lazy, module.parameters())):

@@ -22,7 +22,7 @@ from effbench.measure.samples import Timing
 from effbench.measure.timing import Timer
 from effbench.models.inputs import Args, Batch, Inputs, Kwargs, Step, make_inputs
 from effbench.models.spec import InputSpec
-from effbench.modes.base import Mode, Prepared, required
+from effbench.modes.base import Mode, Prepared
 from effbench.workloads import state
 
 Specs = Mapping[str, InputSpec]
@@ -141,12 +141,16 @@ class Workload(ABC):
 
     def make_step(self, args: Args, kwargs: Kwargs) -> Prepared:
         """Return the step that the mode makes of the module."""
-        prepare = self.mode.prepare
-        return required(prepare(self.module, args, kwargs), prepare)
+        return self.mode.prepare(self.module, args, kwargs)
 
     def prepare(self, args: Args, kwargs: Kwargs) -> Prepared:
-        """Prepare the step that is timed. `args` and `kwargs`: inputs of the first call."""
+        """Prepare the step that is timed. `args` and `kwargs`: inputs of the first call. Raises
+        TypeError if the user's mode returns something else."""
         prepared = self.make_step(args, kwargs)
+        if not isinstance(prepared, Prepared):
+            raise TypeError(
+                f"a mode must return effbench.modes.base.Prepared, got {type(prepared).__name__}"
+            )
         self.step = prepared.step
         if prepared.module is not None:
             self.ran = prepared.module

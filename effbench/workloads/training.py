@@ -28,7 +28,7 @@ from effbench.measure.training_accuracy import (
 )
 from effbench.models.build import set_seed
 from effbench.models.inputs import Args, Inputs, Kwargs, Step
-from effbench.modes.base import Mode, Prepared, required
+from effbench.modes.base import Mode, Prepared
 from effbench.workloads import dropout, quantization
 from effbench.workloads.base import Workload, copies, wide_copies
 from effbench.workloads.endings import Ended, without_float64
@@ -135,15 +135,11 @@ class TrainingSteps(Workload):
     # --- steps
 
     def make_step(self, args: Args, kwargs: Kwargs) -> Prepared:
-        prepare = self.mode.prepare_training
-        return required(
-            prepare(
-                self.module,
-                self.step_over,
-                args,
-                kwargs,
-            ),
-            prepare,
+        return self.mode.prepare_training(
+            self.module,
+            self.step_over,
+            args,
+            kwargs,
         )
 
     def step_over(self, forward: Callable[..., Any]) -> Callable[..., Tensor]:

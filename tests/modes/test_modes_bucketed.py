@@ -5,25 +5,26 @@ import pytest
 import torch
 from again import Again, capture
 
-from effbench.core.errors import UnsupportedError
 from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.base import Prepared
-from effbench.modes.bucketed import OutputBatch, output_batch
 
 
 class Net(torch.nn.Module):
-    """Inputs with and without a batch dimension, one by name and one whose batch is not first; two
-    outputs, one of [B * T, D]. As wide as the largest batch, so that sizes alone say nothing."""
+    """Inputs with and without a batch dimension, one by name and one whose batch is not first;
+    outputs with the batch in one dimension, in two, in a product and in none. As wide as the
+    largest batch, so that sizes alone say nothing."""
 
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(9, 9)
 
     def forward(self, x, scale, *, late):
-        # x [B, T, D], scale [D], late [D, B] -> [B, D], [B * T, D]
+        # x [B, T, D], scale [D], late [D, B] -> [B, D], [B * T, D], [B, B], [D]
         hidden = self.layer(x) * scale
-        return {"sum": hidden.sum(1) + late.T, "flat": hidden.flatten(0, 1)}
+        summed = hidden.sum(1) + late.T
+        flat = hidden.flatten(0, 1)
+        return {"sum": summed, "flat": flat, "pairs": summed @ summed.T, "scale": scale * 2}
 
 
 SPECS = parse_inputs(
@@ -71,11 +72,11 @@ def test_every_raw_size_is_right_after_a_larger_batch(padding, outputs):
     left behind."""
     module, mode = Net(), Again([1, 2, 4, 9], padding=padding, outputs=outputs)
     runner = prepared(mode, module, range(1, 12)).step
-    addresses = [buffer.data_ptr() for buffer in runner.buffers]
+    addresses = [static.buffer.data_ptr() for static in runner.inputs]
     for raw in (11, 10, *range(9, 0, -1), 9, 1, 5, 2):
         call(runner, 9, seed=100 + raw)
         torch.testing.assert_close(call(runner, raw, raw), call(module, raw, raw))
-    assert [buffer.data_ptr() for buffer in runner.buffers] == addresses, "graphs know them"
+    assert [static.buffer.data_ptr() for static in runner.inputs] == addresses, "graphs know them"
 
 
 @pytest.mark.parametrize(
@@ -107,8 +108,8 @@ def test_padding_is_what_it_says(padding, expected):
     runner = prepared(mode, torch.nn.Identity(), [4], specs=specs).step
     runner(torch.full((4, 2), 7.0))
     runner(torch.ones(1, 2))
-    (buffer,) = runner.buffers
-    assert buffer.tolist() == [[1, 1], *[[expected, expected]] * 3]
+    (static,) = runner.inputs
+    assert static.buffer.tolist() == [[1, 1], *[[expected, expected]] * 3]
 
 
 def test_facts_count_padding_and_fallbacks():
@@ -121,25 +122,3 @@ def test_a_list_that_holds_no_call_is_degraded():
     reason = prepared(Again([2]), Net(), [3]).degraded
     assert "larger than the largest captured size, 2" in reason
     assert prepared(Again([2]), Net(), [3, 1]).degraded is None
-
-
-@pytest.mark.parametrize(
-    ("large", "small"), [((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,)), ((4,), ())]
-)
-def test_outputs_without_a_batch_dimension(large, small):
-    with pytest.raises(UnsupportedError, match="is proportional to the batch"):
-        output_batch(large, small, 4)
-
-
-@pytest.mark.parametrize(
-    ("large", "small", "expected"),
-    [
-        ((4, 3), (3, 3), OutputBatch(0, 1)),
-        ((7, 12), (7, 9), OutputBatch(1, 3)),
-        ((4, 4), (4, 3), OutputBatch(1, 1)),
-        ((5,), (5,), None),
-        ((), (), None),
-    ],
-)
-def test_where_an_output_has_its_batch(large, small, expected):
-    assert output_batch(large, small, 4) == expected
