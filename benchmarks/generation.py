@@ -30,7 +30,7 @@ from effbench.core.cell import Cell, Status, Trial, mode_settings
 from effbench.core.printable import one_line
 from effbench.core.settings import shipped
 from effbench.core.table import Column, Table
-from effbench.models.build import build_module, declared_inputs, resolve_target
+from effbench.models.build import build_module, resolve_target
 from effbench.models.spec import parse_inputs
 from effbench.workloads.generation import Generation
 
@@ -76,7 +76,7 @@ def sides(
         generate=request,
     )
     trial = Trial(cell.key, 0, Status.OK)
-    workload = Generation(cell, mode, module, trial, parse_inputs(declared_inputs(module)))
+    workload = Generation(cell, mode, module, trial, parse_inputs(module.inputs))
     with workload.context():
         step = workload.prepare((), {}).step
     return theirs, lambda prompt: torch.cat(step(prompt), 1)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 def split_heads(x: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values [B, H, T, K] of a projection [B, T, 3 * D]."""
-    batch, length, width = x.shape
-    parts = x.view(batch, length, 3, heads, width // (3 * heads))
+    batch, length, _ = x.shape
+    parts = x.view(batch, length, 3, heads, -1)
     q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
     return q, k, v
 

@@ -7,8 +7,8 @@ import importlib
 import importlib.util
 import os
 import random
-import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.printable import describe
 from effbench.core.python_files import module_of
-from effbench.models.catalog import LIBRARIES
 from effbench.models.inputs import Step
 
 KEY = "_target_"
@@ -31,7 +30,7 @@ DEVICE: ContextVar[torch.device | str] = ContextVar("device", default="cpu")
 def set_seed(seed: int) -> None:
     """Seed torch, Python's `random` and numpy: a module may draw its weights from any of them."""
     torch.manual_seed(seed)
-    random.seed(seed % 2**64)  # Python would ignore the sign
+    random.seed(seed)
     np.random.seed(seed % 2**32)  # numpy accepts 32 bits
 
 
@@ -65,9 +64,9 @@ def build_module(
     so that they depend only on the seed and not on the device, unless the constructor uses DEVICE.
     Raises ConfigError for an invalid target, and any exception of the constructor.
     """
-    target = str(module[KEY])
+    arguments = dict(module)
+    target = arguments.pop(KEY)
     make = resolve_target(target)
-    arguments = {name: value for name, value in module.items() if name != KEY}
     set_seed(seed)
     token = DEVICE.set(device)
     try:
@@ -79,12 +78,8 @@ def build_module(
             f"model.module.{KEY}={target} returned the type {type(built).__name__}; it must return"
             " a torch.nn.Module"
         )
-    try:
+    with suppress(NotImplementedError):  # an exported program stays in the mode of its export
         built.eval()
-    except NotImplementedError:
-        # an exported program stays in the mode of its export
-        if not isinstance(built, torch.fx.GraphModule):
-            raise
 
     def cast(tensor: Tensor) -> Tensor:
         return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
@@ -93,35 +88,29 @@ def build_module(
     return built._apply(cast)
 
 
-def declared_inputs(module: nn.Module) -> Mapping[str, Any]:
-    """Return the inputs that the module describes itself, for `model.inputs=null`. Raises
-    ConfigError."""
-    inputs = getattr(module, "inputs", None)
-    if not isinstance(inputs, Mapping):
-        raise ConfigError(
-            f"model.inputs is null, but {type(module).__name__} has no attribute inputs, a mapping"
-            " such as {x: {shape: [16]}}"
-        )
-    return inputs
-
-
 def resolve_target(target: str, setting: str = KEY) -> Step:
     """Return the callable named by `target`: `package.module.Name`, or `path/to/file.py:Name` (a
-    relative path). `setting`: what names it in a configuration.
+    relative path). `setting`: what names it in a configuration. A worker's process finds modules in
+    the working directory, too.
 
     Raises ConfigError if a part of it cannot be found or imported, or is not callable.
     """
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
     importlib.invalidate_caches()
     title = f"{setting}={target}"
     try:
         found = find(target)
     except ConfigError as error:
         raise ConfigError(f"{title}: {error}") from None
+    except ModuleNotFoundError as error:
+        reason = f"it imports {error.name}, which is not installed"
+        if target.startswith(str(error.name)):
+            reason = (
+                f"no module named {error.name} in the working directory or the environment;"
+                " allowed: my_pkg.Net or path/to/file.py:Net"
+            )
+        raise ConfigError(f"{title}: {reason}") from error
     except Exception as error:  # the user's file may raise anything when it is imported
-        raise ConfigError(f"{title}{why_not_imported(target, error)}") from error
+        raise ConfigError(f"{title}: importing it raised {describe(error)}") from error
     if not callable(found):
         raise ConfigError(
             f"{title} is of type {type(found).__name__}, not callable; name a class or a function"
@@ -149,18 +138,3 @@ def find(target: str) -> Any:
             raise ConfigError(f"there is no {name}{near}")
         found = getattr(found, name)
     return found
-
-
-def why_not_imported(target: str, error: Exception) -> str:
-    """Return why importing failed, as a text to append to the target."""
-    if not isinstance(error, ModuleNotFoundError) or not error.name:
-        return f": importing it raised {describe(error)}"
-    package = error.name.partition(".")[0]
-    if package in LIBRARIES:
-        return f' needs {package}, which is not installed; fix: pip install "effbench[models]"'
-    if target.startswith(error.name):
-        return (
-            f": no module named {error.name} in the working directory or the environment; allowed:"
-            " my_pkg.Net or path/to/file.py:Net"
-        )
-    return f": it imports {error.name}, which is not installed"

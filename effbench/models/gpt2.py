@@ -13,38 +13,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from effbench.models.attention import head_width, join_heads, split_heads
+from effbench.models.cache import CacheSize, KeyValueCache
 
 
 class CachedAttention(nn.Module):
-    """Attention of new tokens over a cache of fixed shape.
+    """Attention of new tokens over a cache."""
 
-    The cache consists of two buffers of the module, so that Dynamo and CUDA graphs have static
-    addresses. Unlike writes to an input, in-place writes to buffers do not prevent
-    `reduce-overhead` from capturing.
-    """
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        max_batch: int,
-        max_seq: int,
-        context: int,
-    ):
+    def __init__(self, width: int, heads: int, size: CacheSize):
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
-        for name in ("keys", "values"):
-            cache = filled_cache(max_batch, heads, max_seq, head_width(width, heads), context)
-            self.register_buffer(name, cache, persistent=False)
+        key_width = head_width(width, heads)
+        self.cache = KeyValueCache(size, heads, key_width, key_width)
 
     def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         # x [B, T, D], position [T], mask [T, S] -> [B, T, D]
-        batch = len(x)
         q, k, v = split_heads(self.qkv(x), self.heads)
-        keys = self.keys[:batch].index_copy_(2, position, k)  # [B, H, S, K]
-        values = self.values[:batch].index_copy_(2, position, v)  # [B, H, S, K]
+        keys, values = self.cache.update(position, k, v)  # [B, H, S, K] each
         y = F.scaled_dot_product_attention(
             q,
             keys,
@@ -54,41 +40,13 @@ class CachedAttention(nn.Module):
         return self.project(join_heads(y))
 
 
-def filled_cache(
-    batch: int,
-    heads: int,
-    slots: int,
-    head_width: int,
-    context: int,
-) -> Tensor:
-    """Return a cache [B, H, S, K] with normal values in the first `context` slots and zeros in the
-    others.
-
-    The rows of the batch are windows into one random tensor, each shifted by one slot. Thus all
-    rows differ, and a large batch takes only copies instead of more random numbers.
-    """
-    noise = torch.randn(heads, context + batch, head_width)
-    cache = torch.zeros(batch, heads, slots, head_width)
-    for row in range(batch):
-        cache[row, :, :context] = noise[:, row : row + context]
-    return cache
-
-
-def check_context(context: int, slots: int) -> None:
-    """Raise ValueError if a cache with this many filled slots has none for a new token."""
-    if not 0 <= context < slots:
-        raise ValueError(
-            f"context {context} leaves no slot for the new token; allowed: 0 to {slots - 1}"
-        )
-
-
 class GPT2Block(nn.Module):
     """Pre-norm transformer block with a cached attention."""
 
-    def __init__(self, width: int, attention: CachedAttention):
+    def __init__(self, width: int, heads: int, size: CacheSize):
         super().__init__()
         self.attention_norm = nn.LayerNorm(width)
-        self.attention = attention
+        self.attention = CachedAttention(width, heads, size)
         self.mlp_norm = nn.LayerNorm(width)
         self.expand = nn.Linear(width, 4 * width)
         self.contract = nn.Linear(4 * width, width)
@@ -120,22 +78,10 @@ class GPT2Decoder(nn.Module):
         vocab: int = 50257,
     ):
         super().__init__()
-        check_context(context, max_seq)
+        size = CacheSize(max_batch, max_seq, context)
         self.tokens = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(max_seq, width)
-        self.blocks = nn.ModuleList(
-            GPT2Block(
-                width,
-                CachedAttention(
-                    width,
-                    heads,
-                    max_batch,
-                    max_seq,
-                    context,
-                ),
-            )
-            for _ in range(layers)
-        )
+        self.blocks = nn.ModuleList(GPT2Block(width, heads, size) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.register_buffer("slots", torch.arange(max_seq), persistent=False)
         self.init_weights()

@@ -12,8 +12,7 @@ key-value head (H / G), K width of a head (D / H), V vocabulary, L layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from effbench.models.attention import head_width, join_heads
-from effbench.models.gpt2 import check_context, filled_cache
+from effbench.models.cache import CacheSize, KeyValueCache
 from effbench.models.swiglu import SwiGLU
-from effbench.models.weights import NormalWeight, by_fan_in, embedding, fill_normal, linear
+from effbench.models.weights import draw_weights, embedding, linear
 
 EPS = 1e-5
 
@@ -51,41 +50,71 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class GroupedAttention(nn.Module):
-    """Causal attention over whole sequences, with several query heads per key-value head."""
+    """Causal attention with several query heads per key-value head: over whole sequences, or of new
+    tokens over a cache, if it has one of this `size`. Weights are undrawn. For a normed input the
+    output has the size `residual`."""
 
-    def __init__(self, width: int, heads: int, kv_heads: int):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        size: CacheSize | None,
+        residual: float,
+    ):
         super().__init__()
         self.heads = heads
         self.kv_heads = kv_heads
         self.head_width = head_width(width, heads)
-        self.query = linear(width, width)
+        # as sharp as a trained attention: with a gain of 1 its weights are nearly uniform, and
+        # their mean over tokens vanishes
+        self.query = linear(width, width, gain=1.5)
         self.key = linear(width, kv_heads * self.head_width)
         self.value = linear(width, kv_heads * self.head_width)
-        self.project = linear(width, width)
+        self.project = linear(width, width, gain=residual / 0.3)
+        self.cache = None
+        if size is not None:
+            self.cache = KeyValueCache(size, kv_heads, self.head_width, self.head_width)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        # x [B, T, D], cos and sin [T, K] -> [B, T, D]
-        q, k, v = self.heads_of(x, cos, sin)
-        # Copy keys and values for each query head, because torch 2.11 does not count the FLOPs of
-        # `enable_gqa` in scaled_dot_product_attention. The copy is cheap compared with the
-        # products. [B, H, T, K]
-        k = self.shared(k)
-        v = self.shared(v)
+    def forward(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        position: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        # x [B, T, D], cos and sin [T, K]; for a cache position [T], mask [1, S] or [R * T, S]
+        # -> [B, T, D]
+        batch, length, width = x.shape
+        q = self.split(self.query(x), self.heads)  # [B, H, T, K]
+        k = self.split(self.key(x), self.kv_heads)  # [B, G, T, K]
+        v = self.split(self.value(x), self.kv_heads)  # [B, G, T, K]
+        q = rotate(q, cos, sin)
+        k = rotate(k, cos, sin)
+        if self.cache is None:
+            # Copy keys and values for each query head, because torch 2.11 does not count the FLOPs
+            # of `enable_gqa` in scaled_dot_product_attention. The copy is cheap compared with the
+            # products.
+            y = F.scaled_dot_product_attention(
+                q,
+                self.shared(k),
+                self.shared(v),
+                is_causal=True,
+            )  # [B, H, T, K]
+            return self.project(join_heads(y))
+        k, v = self.cache.update(position, k, v)  # [B, G, S, K] each
+        # the query heads of a group extend the sequence, so the cache is not copied
+        q = q.reshape(batch, self.kv_heads, -1, self.head_width)  # [B, G, R * T, K]
         y = F.scaled_dot_product_attention(
             q,
             k,
             v,
-            is_causal=True,
-        )
-        return self.project(join_heads(y))
-
-    def heads_of(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries [B, H, T, K], keys and values [B, G, T, K], with rotary positions for
-        queries and keys."""
-        q = self.split(self.query(x), self.heads)
-        k = self.split(self.key(x), self.kv_heads)
-        v = self.split(self.value(x), self.kv_heads)
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
+            attn_mask=mask,
+        )  # [B, G, R * T, K]
+        if length > 1:
+            y = y.reshape(batch, self.heads, length, self.head_width).transpose(1, 2)
+        return self.project(y.reshape(batch, length, width))
 
     def split(self, x: Tensor, heads: int) -> Tensor:
         """Return x [B, T, heads * K] by heads: [B, heads, T, K]."""
@@ -100,61 +129,15 @@ class GroupedAttention(nn.Module):
         copies = x.unsqueeze(2).expand(-1, -1, repeats, -1, -1)  # [B, G, R, T, K]
         return copies.flatten(1, 2)
 
-    def initial_weights(self, residual: float) -> list[NormalWeight]:
-        """Return the weights with which a normed input gives an output of size `residual`."""
-        # as sharp as a trained attention: with 1 its weights are nearly uniform, and their mean
-        # over tokens vanishes
-        sharp = 1.5
-        return [
-            by_fan_in(self.query.weight, sharp),
-            by_fan_in(self.key.weight),
-            by_fan_in(self.value.weight),
-            by_fan_in(self.project.weight, residual / 0.3),
-        ]
 
+def residual_of(width: int, layers: int) -> float:
+    """Return the size of what an attention or an MLP adds to the residual stream, so that all of
+    them together add as much as the embedding does.
 
-class CachedGroupedAttention(GroupedAttention):
-    """Attention of new tokens over a cache of fixed shape, in buffers like those of
-    gpt2.CachedAttention."""
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        kv_heads: int,
-        max_batch: int,
-        max_seq: int,
-        context: int,
-    ):
-        super().__init__(width, heads, kv_heads)
-        for name in ("keys", "values"):
-            cache = filled_cache(max_batch, kv_heads, max_seq, self.head_width, context)
-            self.register_buffer(name, cache, persistent=False)
-
-    def forward(  # type: ignore[override]  # a cache takes a position and a mask, too
-        self,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        position: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
-        # x [B, T, D], cos and sin [T, K], position [T], mask [1, S] or [R * T, S] -> [B, T, D]
-        batch, length, width = x.shape
-        q, k, v = self.heads_of(x, cos, sin)
-        keys = self.keys[:batch].index_copy_(2, position, k)  # [B, G, S, K]
-        values = self.values[:batch].index_copy_(2, position, v)  # [B, G, S, K]
-        # the query heads of a group extend the sequence, so the cache is not copied
-        q = q.reshape(batch, self.kv_heads, -1, self.head_width)  # [B, G, R * T, K]
-        y = F.scaled_dot_product_attention(
-            q,
-            keys,
-            values,
-            attn_mask=mask,
-        )  # [B, G, R * T, K]
-        if length > 1:
-            y = y.reshape(batch, self.heads, length, self.head_width).transpose(1, 2)
-        return self.project(y.reshape(batch, length, width))
+    Thus the logits depend on the token as well as on the cache or the other tokens, and rounding
+    errors do not accumulate over the layers.
+    """
+    return 1 / math.sqrt(width) / math.sqrt(2 * layers)
 
 
 class Block(nn.Module):
@@ -177,15 +160,15 @@ class Transformer(nn.Module):
     """The common part of decoding and prefilling: token embedding, blocks, head, and their
     initialisation.
 
-    `attention`: returns an attention for width, heads and kv_heads. `length`: number of positions.
-    `mlp`: returns the MLP of a block; None: SwiGLU with `ffn` features. `tied`: the head shares the
-    weight of the token embedding. Both subclasses have the same settings and weight names.
+    `length`: number of positions. `size`: that of the cache, or None. `tied`: the head shares the
+    weight of the token embedding. `mlps`: the MLP of each block; None: SwiGLU with `ffn` features.
+    Both subclasses have the same settings and weight names.
     """
 
     def __init__(
         self,
-        attention: Callable[[int, int, int], GroupedAttention],
         length: int,
+        size: CacheSize | None,
         layers: int = 16,
         width: int = 2048,
         heads: int = 32,
@@ -194,42 +177,41 @@ class Transformer(nn.Module):
         vocab: int = 128256,
         theta: float = 500000.0,
         tied: bool = True,
-        mlp: Callable[[], nn.Module] | None = None,
+        mlps: Sequence[nn.Module] | None = None,
     ):
         if heads % kv_heads:
             raise ValueError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
         super().__init__()
-        mlp = mlp or (lambda: SwiGLU(width, ffn))
         self.tokens = embedding(vocab, width)
         self.blocks = nn.ModuleList()
-        for _ in range(layers):
-            block = Block(width, attention(width, heads, kv_heads), mlp())
-            self.blocks.append(block)
+        residual = residual_of(width, layers)
+        for mlp in mlps or [SwiGLU(width, ffn, residual) for _ in range(layers)]:
+            attention = GroupedAttention(
+                width,
+                heads,
+                kv_heads,
+                size,
+                residual,
+            )
+            self.blocks.append(Block(width, attention, mlp))
         self.norm = nn.RMSNorm(width, eps=EPS)
         self.head = linear(width, vocab)
         if tied:
             self.head.weight = self.tokens.weight
-        self.init_weights(tied)
+        draw_weights(self)
         cos, sin = rotary_tables(length, width // heads, theta)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def init_weights(self, tied: bool) -> None:
-        """Initialise weights so that all blocks together add as much to the residual stream as the
-        embedding does.
-
-        Thus the logits depend on the token as well as on the cache or the other tokens, and
-        rounding errors do not accumulate over the layers.
-        """
-        table = by_fan_in(self.tokens.weight)
-        residual = table.std / math.sqrt(2 * len(self.blocks))
-        weights = [table]
+    def last_logits(self, tokens: Tensor, positions: Tensor | slice, *cached: Tensor) -> Tensor:
+        """Return the logits [B, 1, V] of the last of the tokens [B, T]. `cached`: further arguments
+        of an attention with a cache."""
+        cos = self.cos[positions]  # [T, K]
+        sin = self.sin[positions]  # [T, K]
+        x = self.tokens(tokens)  # [B, T, D]
         for block in self.blocks:
-            weights += block.attention.initial_weights(residual)
-            weights += block.mlp.initial_weights(residual)
-        if not tied:
-            weights.append(by_fan_in(self.head.weight))
-        fill_normal(weights)
+            x = block(x, cos, sin, *cached)
+        return self.head(self.norm(x[:, -1:]))
 
 
 class LlamaDecoder(Transformer):
@@ -243,9 +225,7 @@ class LlamaDecoder(Transformer):
     """
 
     def __init__(self, max_batch: int, max_seq: int = 1024, context: int = 512, **settings: Any):
-        check_context(context, max_seq)
-        cache = {"max_batch": max_batch, "max_seq": max_seq, "context": context}
-        super().__init__(partial(CachedGroupedAttention, **cache), max_seq, **settings)
+        super().__init__(max_seq, CacheSize(max_batch, max_seq, context), **settings)
         self.register_buffer("slots", torch.arange(max_seq), persistent=False)
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
@@ -254,18 +234,7 @@ class LlamaDecoder(Transformer):
         if len(position) > 1:
             attention = self.blocks[0].attention
             mask = mask.repeat(attention.heads // attention.kv_heads, 1)  # [R * T, S]
-        cos = self.cos[position]  # [T, K]
-        sin = self.sin[position]  # [T, K]
-        x = self.tokens(token)  # [B, T, D]
-        for block in self.blocks:
-            x = block(
-                x,
-                cos,
-                sin,
-                position,
-                mask,
-            )
-        return self.head(self.norm(x[:, -1:]))
+        return self.last_logits(token, position, position, mask)
 
 
 class LlamaPrefill(Transformer):
@@ -273,14 +242,8 @@ class LlamaPrefill(Transformer):
     no cache."""
 
     def __init__(self, seq: int = 512, **settings: Any):
-        super().__init__(GroupedAttention, seq, **settings)
+        super().__init__(seq, None, **settings)
 
     def forward(self, tokens: Tensor) -> Tensor:
         # tokens [B, T] -> logits of the last position [B, 1, V]
-        length = tokens.shape[1]
-        cos = self.cos[:length]  # [T, K]
-        sin = self.sin[:length]  # [T, K]
-        x = self.tokens(tokens)  # [B, T, D]
-        for block in self.blocks:
-            x = block(x, cos, sin)
-        return self.head(self.norm(x[:, -1:]))
+        return self.last_logits(tokens, slice(tokens.shape[1]))

@@ -6,15 +6,14 @@ B tokens, D width, E experts, F features of an expert, N experts chosen for a to
 
 from __future__ import annotations
 
-from functools import partial
+import math
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from effbench.models.llama import LlamaDecoder
-from effbench.models.weights import NormalWeight, by_fan_in, linear
+from effbench.models.llama import LlamaDecoder, residual_of
+from effbench.models.weights import linear, undrawn
 
 DISPATCHES = ("auto", "gather", "dense")
 
@@ -33,6 +32,8 @@ class MixtureOfExperts(nn.Module):
       even a few tokens together choose nearly all experts, so that all weights are read anyway.
 
     `auto` gathers if there are fewer choices than experts, which only depends on shapes.
+
+    Weights are undrawn. For a normed input the output has the size `residual`.
     """
 
     def __init__(
@@ -41,16 +42,21 @@ class MixtureOfExperts(nn.Module):
         ffn: int,
         experts: int,
         top_k: int,
-        dispatch: str = "auto",
+        dispatch: str,
+        residual: float,
     ):
         super().__init__()
         if dispatch not in DISPATCHES:
             raise ValueError(f"unknown dispatch {dispatch!r}; allowed: {', '.join(DISPATCHES)}")
         self.top_k = top_k
         self.dispatch = dispatch
-        self.router = linear(width, experts)
-        self.gate_up = nn.Parameter(torch.empty(experts, 2, ffn, width))
-        self.down = nn.Parameter(torch.empty(experts, ffn, width))
+        # A sharp router, as after training, gives the last chosen expert little weight. A mode's
+        # rounding may change which expert that is, and with nearly equal weights each change would
+        # affect the output by percents.
+        self.router = linear(width, experts, gain=3.0)
+        self.gate_up = undrawn(experts, 2, ffn, width, std=1 / math.sqrt(width))
+        # silu(a) · b, weighted, has a size of 0.5
+        self.down = undrawn(experts, ffn, width, std=residual / 0.5 / ffn**0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         # x [B, 1, D] -> [B, 1, D]
@@ -68,32 +74,25 @@ class MixtureOfExperts(nn.Module):
         # x [B, D], weights and chosen [B, N] -> [B, D]
         gate_up = self.gate_up[chosen]  # [B, N, 2, F, D]
         products = gate_up.flatten(1, 3) @ x.unsqueeze(-1)  # [B, N * 2 * F, 1]
-        gate, up = products.view(gate_up.shape[:-1]).unbind(2)  # [B, N, F] each
-        hidden = F.silu(gate) * up * weights.unsqueeze(-1)  # [B, N, F]
+        hidden = activate(products.view(gate_up.shape[:-1]), weights)  # [B, N * F]
         down = self.down[chosen].flatten(1, 2)  # [B, N * F, D]
-        return (hidden.flatten(1).unsqueeze(1) @ down).squeeze(1)
+        return (hidden.unsqueeze(1) @ down).squeeze(1)
 
     def dense(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         # x [B, D], weights and chosen [B, N] -> [B, D]
         experts, _, ffn, _ = self.gate_up.shape
         spread = weights.new_zeros(len(x), experts).scatter(1, chosen, weights)  # [B, E]
         products = F.linear(x, self.gate_up.flatten(0, 2))  # [B, E * 2 * F]
-        gate, up = products.view(len(x), experts, 2, ffn).unbind(2)  # [B, E, F] each
-        hidden = F.silu(gate) * up * spread.unsqueeze(-1)  # [B, E, F]
-        return hidden.flatten(1) @ self.down.flatten(0, 1)
+        hidden = activate(products.view(len(x), experts, 2, ffn), spread)  # [B, E * F]
+        return hidden @ self.down.flatten(0, 1)
 
-    def initial_weights(self, residual: float) -> list[NormalWeight]:
-        """Return the weights with which a normed input gives an output of size `residual`."""
-        # A sharp router, as after training, gives the last chosen expert little weight. A mode's
-        # rounding may change which expert that is, and with nearly equal weights each change would
-        # affect the output by percents.
-        sharp = 3.0
-        down = residual / 0.5 / self.gate_up.shape[2] ** 0.5  # silu(a) · b, weighted
-        return [
-            by_fan_in(self.router.weight, sharp),
-            by_fan_in(self.gate_up),
-            NormalWeight(self.down, down),
-        ]
+
+def activate(products: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted hidden features [B, N * F] of experts from their products [B, N, 2, F]
+    and weights [B, N]."""
+    gate, up = products.unbind(2)  # [B, N, F] each
+    hidden = F.silu(gate) * up * weights.unsqueeze(-1)
+    return hidden.flatten(1)
 
 
 class MoEDecoder(LlamaDecoder):
@@ -103,6 +102,7 @@ class MoEDecoder(LlamaDecoder):
     def __init__(
         self,
         max_batch: int,
+        layers: int = 24,
         width: int = 1024,
         ffn: int = 512,
         experts: int = 32,
@@ -110,18 +110,22 @@ class MoEDecoder(LlamaDecoder):
         dispatch: str = "auto",
         **settings: Any,
     ):
-        mlp = partial(
-            MixtureOfExperts,
-            width,
-            ffn,
-            experts,
-            top_k,
-            dispatch,
-        )
-        defaults = {"layers": 24, "heads": 16, "vocab": 49155, "theta": 10000.0}
+        residual = residual_of(width, layers)
+        mlps = [
+            MixtureOfExperts(
+                width,
+                ffn,
+                experts,
+                top_k,
+                dispatch,
+                residual,
+            )
+            for _ in range(layers)
+        ]
         super().__init__(
             max_batch,
+            layers=layers,
             width=width,
-            mlp=mlp,
-            **defaults | settings,
+            mlps=mlps,
+            **settings,
         )

@@ -24,19 +24,16 @@ class Preset:
 
 _TEXT = Path(__file__).with_name("presets.toml").read_text(encoding="utf-8")
 PRESETS = {name: Preset(**entry) for name, entry in tomllib.loads(_TEXT).items()}
-#: Other names of the presets in lower case: their repositories, with and without the owner.
-ALIASES: dict[str, str] = {}
-for _name, _preset in PRESETS.items():
-    _repository = _preset.repository.casefold()
-    for _alias in (_repository, _repository.partition("/")[2], _name.casefold()):
-        ALIASES[_alias] = _name
 
 
 def canonical(library: str, arch: str) -> str:
-    """Return the name of a network for one of its names on the Hugging Face hub; an unknown name
-    unchanged."""
-    if library == "transformers" and arch not in PRESETS:
-        return ALIASES.get(arch.casefold(), arch)
+    """Return the name of a network for one of its names on the Hugging Face hub, with or without
+    the owner; an unknown name unchanged."""
     if library == "timm":
         return arch.removeprefix("hf-hub:").removeprefix("hf_hub:").removeprefix("timm/")
+    if library == "transformers":
+        for name, preset in PRESETS.items():
+            repository = preset.repository.casefold()
+            if arch.casefold() in (name, repository, repository.partition("/")[2]):
+                return name
     return arch

@@ -30,15 +30,10 @@ def mismatch(kind: Any, inputs: Mapping[str, bool]) -> str | None:
             f"model.inputs does not fit forward: {error}; forward takes {takes}, and model.inputs"
             f" has {', '.join(inputs)}"
         )
-    return misplaced(bound)
-
-
-def misplaced(bound: inspect.BoundArguments) -> str | None:
-    """Return which input takes the place of another argument, or None. One that is passed by
-    position may have any name but that of another argument."""
+    # an input that is passed by position may have any name but that of another argument
     for taken_as, name in bound.arguments.items():
         is_other = isinstance(name, str) and name != taken_as
-        if is_other and name in bound.signature.parameters:
+        if is_other and name in signature.parameters:
             return (
                 f"model.inputs.{name} is passed by position, where forward expects {taken_as};"
                 f" list inputs in the order of forward, or set model.inputs.{name}.keyword=true"

@@ -64,7 +64,8 @@ def parse_inputs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
 
 
 def parse_input(where: str, node: Mapping[str, Any]) -> InputSpec:
-    """Return a specification. `where`: its name in a configuration. Raises ConfigError."""
+    """Return a specification. `where`: its name in a configuration. Raises ConfigError for what
+    torch would not refuse, but misunderstand, and for unknown names."""
     for key in node:
         if key not in KEYS:
             raise ConfigError(
@@ -79,12 +80,6 @@ def parse_input(where: str, node: Mapping[str, Any]) -> InputSpec:
             f" got {shape!r}. Example: {where}.shape=[3,224,224]"
         )
     spec = InputSpec(**{**node, "shape": tuple(shape)})
-    check_values(where, spec)
-    return spec
-
-
-def check_values(where: str, spec: InputSpec) -> None:
-    """Raise ConfigError for values that torch would not refuse, but misunderstand."""
     if spec.dtype not in DTYPES:
         near = suggest(str(spec.dtype), DTYPES)
         raise ConfigError(
@@ -96,10 +91,11 @@ def check_values(where: str, spec: InputSpec) -> None:
         raise ConfigError(
             f"{where}.batch_dim must be between 0 and {dims}, or null, got {spec.batch_dim!r}"
         )
-    has_range = spec.low is not None and spec.high is not None
-    has_limit = spec.low is not None or spec.high is not None
-    if not has_range and (has_limit or (spec.dtype in INTEGERS and spec.value is None)):
+    absent = (spec.low, spec.high).count(None)
+    needs_range = spec.dtype in INTEGERS and spec.value is None
+    if absent == 1 or (absent == 2 and needs_range):
         raise ConfigError(
             f"{where}: {spec.dtype} requires low and high (values in [low, high)), or value for a"
             " constant"
         )
+    return spec

@@ -11,30 +11,23 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from effbench.models.weights import NormalWeight, by_fan_in, fill_normal, linear
+from effbench.models.weights import draw_weights, linear
 
 
 class SwiGLU(nn.Module):
-    """down(silu(gate(x)) · up(x)), without biases. `fill_normal` must initialise the weights."""
+    """down(silu(gate(x)) · up(x)), without biases, with undrawn weights. For a normed input the
+    output has the size `residual`."""
 
-    def __init__(self, width: int, ffn: int):
+    def __init__(self, width: int, ffn: int, residual: float):
         super().__init__()
         self.gate = linear(width, ffn)
         self.up = linear(width, ffn)
-        self.down = linear(ffn, width)
+        # silu(a) · b has a size of 0.6 for normal a and b
+        self.down = linear(ffn, width, gain=residual / 0.6)
 
     def forward(self, x: Tensor) -> Tensor:
         # x [B, D] -> [B, D]
         return self.down(F.silu(self.gate(x)) * self.up(x))
-
-    def initial_weights(self, residual: float) -> list[NormalWeight]:
-        """Return the weights with which a normed input gives an output of size `residual`."""
-        gain = residual / 0.6  # silu(a) · b has a size of 0.6 for normal a and b
-        return [
-            by_fan_in(self.gate.weight),
-            by_fan_in(self.up.weight),
-            by_fan_in(self.down.weight, gain),
-        ]
 
 
 class SwiGLUStack(nn.Module):
@@ -42,15 +35,12 @@ class SwiGLUStack(nn.Module):
 
     def __init__(self, width: int = 1024, depth: int = 8, ffn: int = 2816):
         super().__init__()
-        self.norms = nn.ModuleList(nn.RMSNorm(width, eps=1e-5) for _ in range(depth))
-        self.mlps = nn.ModuleList(SwiGLU(width, ffn) for _ in range(depth))
-        self.norm = nn.RMSNorm(width, eps=1e-5)
         # together, the blocks add as much to the residual stream as their input
         residual = 1 / math.sqrt(depth)
-        weights: list[NormalWeight] = []
-        for mlp in self.mlps:
-            weights += mlp.initial_weights(residual)
-        fill_normal(weights)
+        self.norms = nn.ModuleList(nn.RMSNorm(width, eps=1e-5) for _ in range(depth))
+        self.mlps = nn.ModuleList(SwiGLU(width, ffn, residual) for _ in range(depth))
+        self.norm = nn.RMSNorm(width, eps=1e-5)
+        draw_weights(self)
 
     def forward(self, x: Tensor) -> Tensor:
         # x [B, D] -> [B, D]

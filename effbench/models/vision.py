@@ -21,7 +21,7 @@ def torchvision_model(arch: str, settled: bool = False, **kwargs: Any) -> nn.Mod
 
     `settled`: give batch norms the statistics of their inputs, as training would.
     """
-    model: nn.Module = torchvision.models.get_model(arch, weights=None, **kwargs)
+    model = torchvision.models.get_model(arch, weights=None, **kwargs)
     wake(model)
     if settled:
         settle_batch_norms(model)

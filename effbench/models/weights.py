@@ -4,51 +4,36 @@ networks."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 #: Maximum number of normal values to draw and reuse for all weights; a prime for the reason given
-#: in `fill_normal`.
+#: in `draw_weights`.
 DRAWN = 16_777_259
 
 
-def linear(in_features: int, out_features: int) -> nn.Linear:
-    """Return a linear layer without bias and with an uninitialised weight."""
-    device = torch.get_default_device()
-    return nn.utils.skip_init(
-        nn.Linear,
-        in_features,
-        out_features,
-        bias=False,
-        device=device,
-    )
+def undrawn(*shape: int, std: float) -> nn.Parameter:
+    """Return a parameter that `draw_weights` must draw, with this standard deviation."""
+    parameter = nn.Parameter(torch.empty(shape))
+    parameter.initial_std = std
+    return parameter
+
+
+def linear(in_features: int, out_features: int, gain: float = 1.0) -> nn.Linear:
+    """Return a linear layer without bias and with an undrawn weight, which makes outputs `gain`
+    times as large as inputs."""
+    layer = nn.Linear(in_features, out_features, bias=False, device="meta")
+    layer.weight = undrawn(out_features, in_features, std=gain / math.sqrt(in_features))
+    return layer
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:
-    """Return an embedding with an uninitialised weight."""
-    return nn.utils.skip_init(
-        nn.Embedding,
-        rows,
-        width,
-        device=torch.get_default_device(),
-    )
-
-
-@dataclass(frozen=True)
-class NormalWeight:
-    """A weight to fill with normal values of this standard deviation."""
-
-    weight: Tensor
-    std: float
-
-
-def by_fan_in(weight: Tensor, gain: float = 1.0) -> NormalWeight:
-    """Return a weight [..., out, in] with values that make outputs `gain` times as large as
-    inputs."""
-    return NormalWeight(weight, gain / math.sqrt(weight.shape[-1]))
+    """Return an embedding with an undrawn weight, whose rows have a length of 1."""
+    layer = nn.Embedding(rows, width, device="meta")
+    layer.weight = undrawn(rows, width, std=1 / math.sqrt(width))
+    return layer
 
 
 #: Random images for running statistics: their number, and their height and width.
@@ -116,8 +101,8 @@ def settle_batch_norms(
 
 
 @torch.no_grad()
-def fill_normal(weights: Iterable[NormalWeight]) -> None:
-    """Fill contiguous tensors with normal values.
+def draw_weights(model: nn.Module) -> None:
+    """Fill the undrawn parameters of a model with normal values.
 
     Billions of random numbers take minutes on a CPU, copies only seconds. So at most `DRAWN`
     numbers are drawn and reused cyclically, and each tensor continues where the previous one ended.
@@ -125,14 +110,24 @@ def fill_normal(weights: Iterable[NormalWeight]) -> None:
     and no two layers of the same shape start at the same position: all differ and are practically
     independent. Up to `DRAWN` weights, no number is reused.
     """
-    weights = list(weights)
-    total = sum(entry.weight.numel() for entry in weights)
+    weights = dict.fromkeys(undrawn_in(model))  # a shared one once
+    total = sum(weight.numel() for weight in weights)
     drawn = torch.randn(min(DRAWN, total))
     position = 0
-    for entry in weights:
-        rest = entry.weight.view(-1)
+    for weight in weights:
+        rest = weight.view(-1)
         while len(rest):
             values = drawn[position : position + len(rest)]
-            torch.mul(values, entry.std, out=rest[: len(values)])
+            torch.mul(values, weight.initial_std, out=rest[: len(values)])
             rest = rest[len(values) :]
             position = (position + len(values)) % len(drawn)
+        del weight.initial_std
+
+
+def undrawn_in(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield the undrawn parameters of a module, those of its submodules first."""
+    for child in module.children():
+        yield from undrawn_in(child)
+    for parameter in module.parameters(recurse=False):
+        if hasattr(parameter, "initial_std"):
+            yield parameter

@@ -69,7 +69,7 @@ SHORT = {"decode": {"max_seq": 8, "context": 1}, "prefill": {"seq": 8}}
 @pytest.mark.parametrize("phase", SHORT)
 def test_yamls_have_the_published_numbers_of_parameters(monkeypatch, name, count, phase):
     """Counted on one layer, in memory that nothing is written to."""
-    monkeypatch.setattr(llama, "fill_normal", lambda weights: None)
+    monkeypatch.setattr(llama, "draw_weights", lambda model: None)
     node = load(f"{name}-{phase}", 1, **SHORT[phase])["module"]
     make = resolve_target(node.pop("_target_"))
     layers = node.pop("layers")

@@ -182,7 +182,7 @@ MAMBA = {
 @pytest.mark.parametrize(
     ("arch", "config", "words"),
     [
-        ("t5", T5, "t5 cannot generate tokens; it supports encode, logits"),
+        ("t5", T5, "t5 does not support the task decode; it supports encode, logits"),
         ("mamba", MAMBA, "mamba has no key-value cache"),
         ("gpt_neo", GPT_NEO, "gpt_neo has other logits with a static key-value cache"),
     ],

@@ -10,7 +10,7 @@ from effbench.models import libraries
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.llama import LlamaDecoder, LlamaPrefill
 from effbench.models.moe import MixtureOfExperts
-from effbench.models.weights import fill_normal
+from effbench.models.weights import draw_weights
 
 B, S, T, D, H, F, V, THETA, EXPERTS = 3, 24, 11, 32, 4, 48, 53, 100.0, 6
 SIZES = {
@@ -158,8 +158,9 @@ def experts(dispatch):
         experts=EXPERTS,
         top_k=2,
         dispatch=dispatch,
+        residual=1.0,
     )
-    fill_normal(moe.initial_weights(residual=1.0))
+    draw_weights(moe)
     return moe.double().eval()
 
 

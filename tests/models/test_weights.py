@@ -2,16 +2,18 @@
 
 import pytest
 import torch
+from torch import nn
 
 from effbench.models import weights
-from effbench.models.weights import NormalWeight, fill_normal
+from effbench.models.weights import draw_weights, undrawn
 
 
 def test_read_round_and_round_no_row_and_no_layer_is_repeated(monkeypatch):
     monkeypatch.setattr(weights, "DRAWN", 251)
     torch.manual_seed(0)
-    layers = [torch.full((64, 32), torch.nan) for _ in range(6)]
-    fill_normal(NormalWeight(layer, 0.5) for layer in layers)
+    model = nn.ParameterList([undrawn(64, 32, std=0.5) for _ in range(6)])
+    draw_weights(model)
+    layers = [layer.detach() for layer in model]
     for layer in layers:
         assert float(layer.std()) == pytest.approx(0.5, rel=0.15)
         assert abs(float(layer.mean())) < 0.1

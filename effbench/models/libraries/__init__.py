@@ -31,21 +31,20 @@ _declared = torch.library.Library("torchvision", "FRAGMENT")
 def network(library: str, **settings: Any) -> nn.Module:
     """Return a network whose attribute `inputs` describes its inputs. `settings`: as checked by
     `check`. Raises UnsupportedError."""
-    built: nn.Module = module_of(library).network(**settings)
-    return built
+    return importlib.import_module(f"{__name__}.{library}").network(**settings)
 
 
 def check(library: str, **settings: Any) -> None:
     """Raise ConfigError if the library cannot be imported, or does not know the architecture or its
     settings, without building it."""
     arch = settings["arch"]
-    module = module_of(library)
-    for name in settings.keys() - inspect.signature(module.network).parameters.keys():
-        raise ConfigError(
-            f"unknown setting 'model.module.{name}'; settings of {arch} itself:"
-            " model.config.NAME=VALUE for transformers, else model.kwargs.NAME=VALUE"
-        )
     try:
+        module = importlib.import_module(f"{__name__}.{library}")
+        for name in settings.keys() - inspect.signature(module.network).parameters.keys():
+            raise ConfigError(
+                f"unknown setting 'model.module.{name}'; settings of {arch} itself:"
+                " model.config.NAME=VALUE for transformers, else model.kwargs.NAME=VALUE"
+            )
         module.check(**settings)
     except ConfigError:
         raise
@@ -55,20 +54,9 @@ def check(library: str, **settings: Any) -> None:
         ) from error
 
 
-def module_of(library: str) -> ModuleType:
-    """Return effbench's module for a library. Raises ConfigError if the library cannot be
-    imported."""
-    try:
-        return importlib.import_module(f"effbench.models.libraries.{library}")
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"model={library} needs {error.name}, which is not installed; fix: pip install"
-            ' "effbench[models]"'
-        ) from error
-
-
 def load(name: str) -> ModuleType:
-    """Import torchvision, timm or transformers, which import torchvision if it is installed.
+    """Import torchvision, timm or transformers, which import torchvision if it is installed. Raises
+    ConfigError if the library is not installed.
 
     torchvision's import fails if its compiled operators do not load, as those of PyPI's build do
     with a CPU build of torch. Then they are declared without an implementation: only detection
@@ -82,7 +70,12 @@ def load(name: str) -> ModuleType:
             raise
         for operator in OPERATORS:
             _declared.define(operator)
-    return importlib.import_module(name)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f'{error.name} is not installed; fix: pip install "effbench[models]"'
+        ) from error
 
 
 def unknown(

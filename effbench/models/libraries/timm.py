@@ -28,7 +28,7 @@ def network(
     arguments = dict(kwargs or {})
     if image_size and getattr(timm.get_pretrained_cfg(arch), "fixed_input_size", False):
         arguments.setdefault("img_size", image_size)
-    model: nn.Module = timm.create_model(arch, pretrained=False, **arguments)
+    model = timm.create_model(arch, pretrained=False, **arguments)
     channels, height, width = model.pretrained_cfg.get("input_size", (3, 224, 224))
     if image_size:
         height = width = image_size

@@ -29,9 +29,7 @@ def network(
     arguments = dict(kwargs or {})
     if image_size and arch.startswith("vit_"):
         arguments.setdefault("image_size", image_size)
-    if image_size and arch.startswith("maxvit"):
-        arguments.setdefault("input_size", [image_size, image_size])
-    model: nn.Module = torchvision.models.get_model(arch, weights=None, **arguments)
+    model = torchvision.models.get_model(arch, weights=None, **arguments)
     size = image_size
     if not size:
         published = torchvision.models.get_model_weights(arch).DEFAULT

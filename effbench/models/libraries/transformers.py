@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from effbench.core.errors import ConfigError, UnsupportedError
 from effbench.models import build, libraries
-from effbench.models.gpt2 import filled_cache
+from effbench.models.cache import CacheSize, KeyValueCache
 from effbench.models.presets import PRESETS, Preset
 from effbench.models.weights import wake
 
@@ -41,9 +41,6 @@ Described = dict[str, dict[str, Any]]
 
 def check(arch: str, config: Mapping[str, Any] | None = None, **_: Any) -> None:
     """Raise ConfigError for an unknown name or value of the configuration."""
-    known = [*PRESETS, *transformers.CONFIG_MAPPING]
-    if arch not in known:
-        raise libraries.unknown("architecture of transformers", arch, known)
     configure(arch, config or {})
 
 
@@ -64,10 +61,8 @@ def network(
     calls = task_calls(settings)
     task = task or default_task(settings, calls)
     if task not in calls:
-        cannot = f"does not support model.task={task}"
-        if task == "decode":  # phase=generate sets the task, too
-            cannot = "cannot generate tokens"
-        raise UnsupportedError(f"{arch} {cannot}; it supports {', '.join(calls) or 'none of them'}")
+        supported = ", ".join(calls) or "none of them"
+        raise UnsupportedError(f"{arch} does not support the task {task}; it supports {supported}")
     call = calls[task]
     # on the CPU, drawing the weights of a billion parameters takes 15 s
     with torch.device(build.DEVICE.get()):
@@ -110,8 +105,7 @@ class Network(nn.Module):
         self.output, self.options = call.output, call.options
 
     def forward(self, **inputs: Tensor) -> Tensor:
-        output: Tensor = getattr(self.model(**inputs, **self.options), self.output)
-        return output
+        return getattr(self.model(**inputs, **self.options), self.output)
 
 
 def task_calls(config: Config) -> dict[str, TaskCall]:
@@ -146,7 +140,10 @@ def default_task(config: Config, calls: Mapping[str, TaskCall]) -> str:
 
 def configure(arch: str, changes: Mapping[str, Any]) -> Config:
     """Return the configuration of a preset or of a model type, with the values of `changes`. Raises
-    ConfigError for a setting that its class does not have."""
+    ConfigError for an unknown name, and for a setting that the configuration does not have."""
+    known = [*PRESETS, *transformers.CONFIG_MAPPING]
+    if arch not in known:
+        raise libraries.unknown("architecture of transformers", arch, known)
     preset = PRESETS.get(arch) or Preset(arch, "")
     kind = transformers.CONFIG_MAPPING[preset.model_type]
     default = kind()
@@ -207,21 +204,19 @@ def describe_inputs(model: nn.Module, config: Config, seq: int) -> Described:
 
 
 class Slots(StaticLayer):
-    """The keys and values [B, G, S, K] of a layer, in buffers of the Decoder. `position`: the slots
-    [T] of the new tokens."""
+    """A cache of the Decoder as a layer of transformers. `position`: the slots [T] of the new
+    tokens."""
 
-    def __init__(self, keys: Tensor, values: Tensor, position: Tensor):
+    def __init__(self, cache: KeyValueCache, position: Tensor):
         # without StaticLayer's own, which makes tensors
-        self.keys, self.values, self.position = keys, values, position
-        self.max_cache_len, self.is_initialized = keys.shape[2], True
-        self.dtype, self.device = keys.dtype, keys.device
+        self.cache, self.position = cache, position
+        self.max_cache_len, self.is_initialized = cache.keys.shape[2], True
+        self.dtype, self.device = cache.keys.dtype, cache.keys.device
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        keys = self.keys.index_copy_(2, self.position, key_states)
-        values = self.values.index_copy_(2, self.position, value_states)
-        return keys, values
+        return self.cache.update(self.position, key_states, value_states)
 
     def get_seq_length(self) -> Tensor:
         return self.position[0]
@@ -231,9 +226,8 @@ class Decoder(nn.Module):
     """A decode step: the new tokens, one or a whole prompt, take the slots at `position` of
     `slots`, and attend to the slots up to theirs. All slots but the last one are filled.
 
-    The cache consists of buffers, so that Dynamo and CUDA graphs have static addresses; a call with
-    the same token and position gives the same output however often it runs. `layers`: keys and
-    values [1, G, T, K] of each layer, whose shapes the cache has.
+    A call with the same token and position gives the same output however often it runs. `layers`:
+    keys and values [1, G, T, K] of each layer, whose shapes the cache has.
     """
 
     def __init__(
@@ -245,29 +239,24 @@ class Decoder(nn.Module):
         slots: int,
     ):
         super().__init__()
-        self.model, self.inputs, self.layers = model, inputs, len(layers)
-        for number, layer in enumerate(layers):
-            for part, states in (("keys", layer.keys), ("values", layer.values)):
-                _, heads, _, width = states.shape
-                cache = filled_cache(batch, heads, slots, width, slots - 1)
-                self.register_buffer(f"own_{part}_{number}", cache, persistent=False)
+        self.model, self.inputs = model, inputs
+        self.caches = nn.ModuleList()
+        size = CacheSize(batch, slots, slots - 1)
+        for layer in layers:
+            _, heads, _, key_width = layer.keys.shape
+            cache = KeyValueCache(size, heads, key_width, layer.values.shape[-1])
+            self.caches.append(cache)
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
         # token [B, T], position [T] -> logits of the last token [B, 1, V]
-        batch = token.shape[0]
-        layers = []
-        for number in range(self.layers):
-            keys = getattr(self, f"own_keys_{number}")[:batch]
-            values = getattr(self, f"own_values_{number}")[:batch]
-            layers.append(Slots(keys, values, position))
+        layers = [Slots(cache, position) for cache in self.caches]
         output = self.model(
             input_ids=token,
             past_key_values=Cache(layers=layers),
             use_cache=True,
             logits_to_keep=1,
         )
-        logits: Tensor = output.logits
-        return logits
+        return output.logits
 
 
 def make_decoder(
@@ -276,39 +265,36 @@ def make_decoder(
     slots: int,
     batch: int,
 ) -> Decoder:
-    """Return the decode step of a network. A run of two tokens shows the shapes of its cache.
+    """Return the decode step of a network. A run of two tokens shows the shapes of its cache, and
+    their logits.
+
     Raises UnsupportedError if the network has no such cache, or other logits with a static one, for
     example because it attends to empty slots.
     """
     token = describe_tokens(config, slots) | {"shape": [1], "keyword": False}
     position = {"shape": [1], "dtype": "int64", "value": slots - 1, "batch_dim": None}
     inputs = {"token": token, "position": position}
-    ids = torch.tensor([[0, 1]], device=model.device)
+    ids = torch.arange(min(2, slots), device=model.device)
     with torch.no_grad():
-        output = model.eval()(input_ids=ids, use_cache=True)
+        output = model.eval()(input_ids=ids[None], use_cache=True)
     layers = getattr(getattr(output, "past_key_values", None), "layers", [None])
     if not all(isinstance(getattr(layer, "keys", None), Tensor) for layer in layers):
         raise UnsupportedError(
             f"{config.model_type} has no key-value cache that effbench can make static"
         )
-    alone = Decoder(
-        model,
-        inputs,
-        1,
-        layers,
-        min(max(slots, 3), 1024),
-    ).to(model.device)
-    with torch.no_grad():
-        logits = alone(ids, torch.tensor([0, 1], device=model.device))[:, -1:]
-    wanted = output.logits[:, -1:]
-    if not (logits - wanted).norm() < 0.01 * wanted.norm():
-        raise UnsupportedError(
-            f"{config.model_type} has other logits with a static key-value cache than without"
-        )
-    return Decoder(
+    decoder = Decoder(
         model,
         inputs,
         batch,
         layers,
         slots,
     )
+    decoder.to(model.device)
+    with torch.no_grad():
+        logits = decoder(ids[None], ids)
+    wanted = output.logits[:, -1:]
+    if not (logits - wanted).norm() < 0.01 * wanted.norm():
+        raise UnsupportedError(
+            f"{config.model_type} has other logits with a static key-value cache than without"
+        )
+    return decoder
