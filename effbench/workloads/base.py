@@ -148,9 +148,8 @@ class Workload(ABC):
         TypeError if the user's mode returns something else."""
         prepared = self.make_step(args, kwargs)
         if not isinstance(prepared, Prepared):
-            raise TypeError(
-                f"a mode must return effbench.modes.base.Prepared, got {type(prepared).__name__}"
-            )
+            mode, kind = type(self.mode).__name__, type(prepared).__name__
+            raise TypeError(f"{mode} must return effbench.modes.base.Prepared, got {kind}")
         self.step = prepared.step
         if prepared.module is not None:
             self.ran = prepared.module

@@ -75,7 +75,7 @@ def test_modes_of_ones_own(workshop):
         (
             "forgets",
             "error",
-            "OwnMode.prepare must return effbench.modes.base.Prepared, got NoneType",
+            "OwnMode must return effbench.modes.base.Prepared, got NoneType",
         ),
         (
             "tells",

@@ -3,7 +3,6 @@ after timing."""
 
 import re
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -249,10 +248,3 @@ def test_the_digest_of_a_module_is_that_of_its_weights():
     assert state.digest(module) == state.digest(other)
     other.weight.data.mul_(-1)
     assert state.digest(module) != state.digest(other)
-
-
-def test_what_a_mode_must_return():
-    made = workload(nn.Identity())
-    made.mode = SimpleNamespace(prepare=lambda *given: None)
-    with pytest.raises(TypeError, match="Prepared, got NoneType"):
-        made.prepare(*inputs()[0])
