@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 
 from effbench.core.table import Column, Table
-from effbench.run.devices import Slot
+from effbench.run.devices import Slot, wait_for_device
 
 SHAPE = {"layers": 2, "width": 128, "heads": 2, "vocab": 1000, "seq": 16}
 MODEL = """import sys, torch
@@ -68,7 +68,7 @@ def run(folder: str | Path, *command: str) -> float:
         "TMPDIR": str(folder),
     }
     # no other sweep runs now, and none is waited for
-    with Slot("CPU", "cpu").lock(threading.Event()):
+    with wait_for_device(Slot("CPU", "cpu"), threading.Event()):
         start = time.perf_counter()
         done = subprocess.run(
             command, cwd=folder, env=os.environ | own, capture_output=True, text=True, check=False

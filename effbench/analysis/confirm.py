@@ -194,8 +194,8 @@ def measure_again(
         request.command,
         {},
         progress=progress,
-        duet_rule=StoppingRule(floors_of(request.compared), is_gate=True),
     )
+    rule = StoppingRule(floors_of(request.compared), is_gate=True)
     runs = [CellRun(cell, side) for cell in cells for side in (there, here)]
     with open_sweep(settings, runs, command) as sweep:
         check_machine(
@@ -210,7 +210,7 @@ def measure_again(
         round_s = 2 * len(cells) / parallel * trial_seconds(request.compared.after, cells, saved_s)
         duration = between(method.least * round_s, request.rounds * round_s)
         progress.note(f"duration: {duration}")
-        return sweep.run(SweepPlan(runs))
+        return sweep.run(SweepPlan(runs, duet_rule=rule))
 
 
 def read(

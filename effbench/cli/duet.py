@@ -113,23 +113,21 @@ def measure(
         raise UsageError(
             "duet: A and B must give one cell each for each cell of the common overrides"
         )
-    floors: dict[str, dict[str, float]] = {}
-    rule = StoppingRule(floors, needs_both=True)
     progress = Progress(quiet=args.format != "table" or args.out is not None)
     argv = ["duet", args.first, args.second, *args.words]
-    command = Command(argv, {}, progress=progress, duet_rule=rule)
+    command = Command(argv, {}, progress=progress)
     matrix = prepare([*old, *new])
     with open_sweep(matrix.settings, matrix.runs, command) as sweep:
         plan = matrix.plan(sweep.pools, command)
         pairs = paired(plan.runs[: len(old)], plan.runs[len(old) :])
         runs = [pair.first for pair in pairs] + [pair.second for pair in pairs]
-        for run in runs:
-            floors[run.cell.key] = dict.fromkeys(TIMES, FLOOR)
         if not all(allows_duet(run.cell) for run in runs):
             progress.note(
                 "training, requests and streams: both sides run one after the other, not in turn"
             )
-        outcome = sweep.run(replace(plan, runs=runs))
+        floors = {run.cell.key: dict.fromkeys(TIMES, FLOOR) for run in runs}
+        rule = StoppingRule(floors, needs_both=True)
+        outcome = sweep.run(replace(plan, runs=runs, duet_rule=rule))
     return outcome, answers_of(outcome, pairs, " ".join(first), " ".join(second))
 
 

@@ -23,7 +23,7 @@ from effbench.models.catalog import LIBRARIES
 from effbench.models.presets import canonical
 from effbench.run import dry_run, interpreters
 from effbench.run.plan import OF_SWEEP, CellRun, Settings, SweepPlan
-from effbench.run.pool import Pools
+from effbench.run.pool import Pools, open_pools
 from effbench.run.probe import NETWORK
 from effbench.run.progress import Progress
 from effbench.run.selection import excluded
@@ -32,7 +32,6 @@ from effbench.run.sweep import (
     Outcome,
     check_baseline,
     has_gpus,
-    open_pools,
     open_sweep,
 )
 
@@ -60,9 +59,15 @@ def conduct(jobs: Sequence[Job], command: Command) -> Outcome:
 def print_plan(jobs: Sequence[Job], command: Command) -> None:
     """Print the plan of the sweep that `conduct` would run."""
     matrix = prepare(jobs)
-    with open_pools(matrix.runs, matrix.settings, command) as pools:
+    settings = matrix.settings
+    with open_pools(
+        matrix.runs,
+        settings.baseline_mode,
+        command.stop,
+        command.server,
+    ) as pools:
         plan = matrix.plan(pools, command)
-        dry_run.print_plan(matrix.settings, pools, plan, command)
+        dry_run.print_plan(settings, pools, plan, command)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from effbench.core.message import CheckRequest, ProbedGpu
 from effbench.run.client import ForkServer, ServerRequest
-from effbench.run.devices import Slot, gpu_slot
+from effbench.run.devices import Slot, gpu_slot, wait_for_device
 from effbench.run.interpreters import HERE
 from effbench.run.pool import ServerPool
 
@@ -40,7 +40,7 @@ def run_checks(
             if request.device == "auto":  # without a GPU, a check that needs one fails
                 request = replace(request, device=slot.device)
             caches = TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True)
-            with slot.lock(pool.stop), pool.shared(0) as current, caches as folder:
+            with wait_for_device(slot, pool.stop), pool.shared(0) as current, caches as folder:
                 payload = replace(request, cache_dir=folder).to_json()
                 done = current.complete("check", payload, timeout_s, slot.env)
             outcomes.append(done.result or failed(done))

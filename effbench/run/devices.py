@@ -1,11 +1,5 @@
-"""Devices that run one trial at a time: GPUs and the CPU, with their locks and CPU cores.
-
-A trial waits for its device twice: for another effbench, at most `executor.lock_timeout_s`
-(`Slot.lock`), and in its own process for a foreign program on the GPU, at most
-`executor.foreign_wait_s` or a second (`GpuWatch.wait_until_free`), which is part of `timeout_s`.
-The settings are declared in `core/settings.py`. Before that, trials on the CPU and on GPUs take
-turns (`TrialQueue.take` in `run/schedule.py`).
-"""
+"""Devices that run one trial at a time: GPUs and the CPU, with their locks and CPU cores. How long
+a trial may wait for its GPU: see `wait_for_device`."""
 
 from __future__ import annotations
 
@@ -19,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, combinations
@@ -39,10 +33,6 @@ SPARE_FROM = 4
 TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 #: Initializes the CUDA driver, without a context, until its standard input ends.
 HOLD_DRIVER = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.stdin.read()"
-
-
-def log_wait(name: str) -> None:
-    LOGGER.info("waiting for %s, which another effbench uses", name)
 
 
 @dataclass(frozen=True)
@@ -90,29 +80,41 @@ class Slot:
             raise WorkerError(f"cannot lock {self.name}: {error.strerror or error}") from error
         return lock
 
-    def lock(
-        self,
-        stop: threading.Event,
-        timeout_s: float = Executor.lock_timeout_s,
-        on_wait: Callable[[str], None] = log_wait,
-    ) -> socket.socket:
-        """Wait until `try_lock` succeeds, and return its lock. `on_wait`: called with the slot's
-        name if another effbench has it. Raises StoppedError if `stop` is set first, and WorkerError
-        if the device cannot be locked, or not within `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        lock = self.try_lock()
-        if lock is None:
-            on_wait(self.name)
-        while lock is None:
-            if stop.wait(POLL_S):
-                raise StoppedError
-            if time.monotonic() > deadline:
-                raise WorkerError(
-                    f"{self.name} was in use by another effbench for {timeout_s:.0f} s "
-                    "(executor.lock_timeout_s); resume later with resume=last"
-                )
-            lock = self.try_lock()
-        return lock
+
+def wait_for_device(
+    slot: Slot,
+    stop: threading.Event,
+    timeout_s: float = Executor.lock_timeout_s,
+) -> socket.socket:
+    """Lock the device of the slot, and return its lock (see `Slot.try_lock`); wait for at most
+    `timeout_s` (`executor.lock_timeout_s`, 1 hour by default) if another effbench has it.
+
+    This is one of three waits of a trial for its GPU, in this order:
+
+    1. Trials on the CPU and on GPUs take turns, for as long as they run: `TrialQueue.take`.
+    2. Here, for another effbench, before the trial's process starts: it does not count towards
+       `timeout_s` of the trial.
+    3. In the trial's process, for a foreign program on the GPU: `GpuWatch.wait_until_free`. It ends
+       after `executor.foreign_wait_s` (30 s by default), or a second if that is less; then the
+       trial is timed and marked. It counts towards `timeout_s`.
+
+    Raises StoppedError if `stop` is set first, and WorkerError if the device cannot be locked, or
+    not in time, which ends the sweep.
+    """
+    deadline = time.monotonic() + timeout_s
+    lock = slot.try_lock()
+    if lock is None:
+        LOGGER.info("waiting for %s, which another effbench uses", slot.name)
+    while lock is None:
+        if stop.wait(POLL_S):
+            raise StoppedError
+        if time.monotonic() > deadline:
+            raise WorkerError(
+                f"{slot.name} was in use by another effbench for {timeout_s:.0f} s "
+                "(executor.lock_timeout_s); resume later with resume=last"
+            )
+        lock = slot.try_lock()
+    return lock
 
 
 def gpu_slot(gpu: ProbedGpu, cores: list[int] | None = None) -> Slot:

@@ -10,11 +10,11 @@ from effbench.core.cell import Cell, Trial
 from effbench.core.printable import between, count, listed
 from effbench.core.table import Column, Table
 from effbench.run.devices import Slot
-from effbench.run.plan import CellRun, PlannedTrial, Settings, SweepPlan
+from effbench.run.plan import CellRun, Settings, SweepPlan
 from effbench.run.pool import Pools
 from effbench.run.progress import work_text
-from effbench.run.resume import recorded_trials, same_sweep
-from effbench.run.schedule import RoundsNeeded
+from effbench.run.resume import facts_here, recorded_trials, same_sweep
+from effbench.run.schedule import RoundsNeeded, TrialGroup
 from effbench.run.sweep import Command, planned_slots
 from effbench.store.store import Store
 
@@ -39,21 +39,19 @@ def print_plan(
     slots = planned_slots(settings, pools, cells)
     history: dict[CellRun, list[Trial]] = {}
     if settings.resume:
-        facts = {}
-        if settings.executor.name == "local":
-            facts = {pool.environment_id: key.facts() for key, pool in pools.items()}
+        facts = facts_here(settings, pools)
         with Store.open(settings.db, mode="read") as store:
             info = same_sweep(store, settings, plan, facts, progress)
             history = recorded_trials(store, info.id, runs, pools)
-    trials = RoundsNeeded(settings, runs, history).trials()
+    groups = RoundsNeeded(settings, runs, history).groups()
     names = [slot.name for slot in slots]
-    progress.note(f"plan: {work_text(settings, runs, trials, names)}")
+    progress.note(f"plan: {work_text(settings, runs, groups, names)}")
     if settings.exclude:
         progress.note(f"exclude removes {count(plan.excluded, 'cell')}")
     if not progress.quiet:
         plan_table(cells).print(progress.console)
-    if trials:
-        progress.note(duration_text(trials, settings, slots))
+    if groups:
+        progress.note(duration_text(groups, settings, slots))
     progress.note("dry run: nothing was run or recorded")
 
 
@@ -74,7 +72,7 @@ def plan_table(cells: Iterable[Cell]) -> Table:
 
 
 def duration_text(
-    trials: Iterable[PlannedTrial],
+    groups: Iterable[TrialGroup],
     settings: Settings,
     slots: Iterable[Slot],
 ) -> str:
@@ -85,14 +83,14 @@ def duration_text(
     longest_s += max(protocol.warmup_s, protocol.max_warmup_s)
     devices = Counter(slot.device for slot in slots)
     low_s = high_s = 0.0
-    for trial in trials:
-        cell = trial.run.cell
-        trial_s = longest_s
-        if "modes.eager." not in cell.mode.get("_target_", ""):
-            trial_s += COMPILE_S
-        parallel = max(1, devices[cell.device])
-        high_s += min(trial_s, settings.timeout_s) / parallel
-        may_be_dropped = trial.round > 0 and protocol.enough_interval
-        if not may_be_dropped:
-            low_s += min(shortest_s, settings.timeout_s) / parallel
+    for group in groups:
+        for run in group.runs:
+            trial_s = longest_s
+            if "modes.eager." not in run.cell.mode.get("_target_", ""):
+                trial_s += COMPILE_S
+            parallel = max(1, devices[run.cell.device])
+            high_s += min(trial_s, settings.timeout_s) / parallel
+            may_be_dropped = group.round > 0 and protocol.enough_interval
+            if not may_be_dropped:
+                low_s += min(shortest_s, settings.timeout_s) / parallel
     return f"duration: {between(low_s, high_s)}, from the protocol and usual compile times"

@@ -53,8 +53,13 @@ class Meeting:
         runs alone."""
         return self.leader_waits and not self.leader_has_ended
 
-    def wait(self) -> None:
-        """Note that the leader waits for the follower."""
+    def request(self, leads: bool) -> DuetRequest:
+        return DuetRequest(str(self.folder), leads, ANSWER_PART * self.timeout_s)
+
+    def begins(self, phase: str, duet: DuetRequest | None) -> None:
+        """Note a phase of a member: the follower may start when the leader waits for it."""
+        if phase != DUET_PHASE or duet is None or not duet.leads:
+            return
         with self.lock:
             self.leader_waits = True
             if self.follower_has_ended:  # this is another attempt of the leader
@@ -73,23 +78,6 @@ class Meeting:
 
     def call_off(self) -> None:
         call_off(self.folder, "the other member of the duet ended before they met")
-
-
-@dataclass(frozen=True)
-class Member:
-    """A trial's part in a duet."""
-
-    meeting: Meeting
-    leads: bool
-
-    def request(self) -> DuetRequest:
-        answer_s = ANSWER_PART * self.meeting.timeout_s
-        return DuetRequest(str(self.meeting.folder), self.leads, answer_s)
-
-    def begins(self, phase: str) -> None:
-        """Note a phase of the trial."""
-        if phase == DUET_PHASE and self.leads:
-            self.meeting.wait()
 
 
 @dataclass(frozen=True)

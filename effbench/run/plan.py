@@ -17,6 +17,7 @@ import msgspec
 from effbench.core.cell import Cell, Trial
 from effbench.core.meeting import ALONE, DUET
 from effbench.core.settings import Config, Executor, Protocol, SweepSettings
+from effbench.run.duets import StoppingRule
 from effbench.run.interpreters import HERE, Interpreter
 from effbench.store.sweeps import SweepInfo
 
@@ -91,7 +92,7 @@ class CellRun:
     @property
     def group(self) -> Hashable:
         """What all runs share whose trials of a round run together."""
-        return frozenset(self.cells)
+        return frozenset(self.cells), self.cell.device
 
     @property
     def cells(self) -> list[Cell]:
@@ -117,26 +118,19 @@ class SweepPlan:
 
     `runs`: the cell run of each combination of settings, None for one that is excluded.
     `overrides`: cell key -> the overrides that reproduce the cell. `excluded`: the number of cells
-    that `exclude` removes.
+    that `exclude` removes. `duet_rule`: when the rounds of duets end; None: as all others.
     """
 
     runs: Sequence[CellRun | None]
     overrides: Mapping[str, list[str]] = field(default_factory=dict)
     excluded: int = 0
+    duet_rule: StoppingRule | None = None
 
     def distinct_runs(self) -> list[CellRun]:
         return list(dict.fromkeys(run for run in self.runs if run is not None))
 
     def cells(self) -> list[Cell]:
         return cells_of(self.distinct_runs())
-
-
-@dataclass(frozen=True)
-class PlannedTrial:
-    """A trial to run. `round` counts from 0."""
-
-    run: CellRun
-    round: int
 
 
 #: The recorded trials of each cell run: the last attempt of each round.

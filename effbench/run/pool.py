@@ -8,18 +8,22 @@ intervals include.
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 
 from effbench.core.cell import Cell
-from effbench.core.errors import WorkerError
+from effbench.core.errors import ConfigError, InterpreterError, WorkerError
 from effbench.core.message import ProbedGpu
 from effbench.run.client import ForkServer
 from effbench.run.interpreters import HERE, Interpreter
 from effbench.run.interrupts import StoppedError
+from effbench.run.plan import CellRun
 from effbench.run.probe import ProbedMachine, preload, probe
+
+NEEDS = "trials need Python 3.11 and torch 2.11, or newer, numpy and nvidia-ml-py"
 
 
 class ServerPool:
@@ -170,3 +174,43 @@ Pools = Mapping[Interpreter, ServerPool]
 def gpus_of(pools: Pools) -> list[ProbedGpu]:
     """Return the GPUs of the machine: those of the interpreter that sees most."""
     return max((pool.machine.gpus for pool in pools.values()), key=len)
+
+
+@contextmanager
+def open_pools(
+    runs: Sequence[CellRun],
+    baseline_mode: str,
+    stop: threading.Event,
+    server: ForkServer | None = None,
+) -> Iterator[Pools]:
+    """Start a pool for each interpreter of these runs, probe it with its cells, and yield the
+    pools; close them at the end. In cells, device and dtype may be `auto`. `server`: a server of
+    effbench's own interpreter, which stays open.
+
+    Raises ConfigError as `probe` does, and InterpreterError if a `python` cannot run trials.
+    """
+    wanted: dict[Interpreter, list[Cell]] = {}
+    for run in runs:
+        wanted.setdefault(run.interpreter, []).append(run.cell)
+    pools: dict[Interpreter, ServerPool] = {}
+    try:
+        for interpreter in wanted:  # all load in parallel
+            borrowed = server if interpreter == HERE else None
+            pools[interpreter] = ServerPool(interpreter, borrowed, stop)
+        # meanwhile: the first record needs it, and the next trial would wait
+        importlib.import_module("numpy")
+        for interpreter, cells in wanted.items():
+            try:
+                pools[interpreter].probe(cells, baseline_mode)
+            except ConfigError as error:
+                if interpreter == HERE:
+                    raise
+                raise ConfigError(f"{interpreter}: {error}") from error
+            except WorkerError as error:
+                if interpreter.python is None:
+                    raise
+                raise InterpreterError(f"{interpreter}: {error}; {NEEDS}") from error
+        yield pools
+    finally:
+        for pool in pools.values():
+            pool.close()

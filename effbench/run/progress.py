@@ -1,11 +1,13 @@
-"""Print the progress of a sweep: a line per trial and, on a terminal, a live status below; nothing
-when quiet."""
+"""Print the progress of a sweep: a line per trial and, on a terminal, a live status below with the
+time left; nothing when quiet."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,14 +23,8 @@ from effbench.core.metrics import METRICS, significant
 from effbench.core.printable import about, count, one_line
 from effbench.core.terminal import Console
 from effbench.run.client import START
-from effbench.run.estimate import TimeLeft
-from effbench.run.plan import (
-    CellRun,
-    PlannedTrial,
-    Settings,
-    cells_of,
-    interpreters_of,
-)
+from effbench.run.plan import CellRun, Settings, cells_of, interpreters_of
+from effbench.run.schedule import TrialGroup
 
 LOGGER = logging.getLogger(__name__)
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.UNSUPPORTED: "dim"}
@@ -48,10 +44,10 @@ def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
 def work_text(
     settings: Settings,
     runs: Sequence[CellRun],
-    trials: Sequence[PlannedTrial],
+    groups: Iterable[TrialGroup],
     slots: Sequence[str],
 ) -> str:
-    """Return `3 cells × 2 folders × 5 rounds (standard) on GPU 0: 30 trials to run`. `trials`:
+    """Return `3 cells × 2 folders × 5 rounds (standard) on GPU 0: 30 trials to run`. `groups`:
     those to run; `slots`: names of devices."""
     factors = [count(len(cells_of(runs)), "cell")]
     interpreters = interpreters_of(runs)
@@ -61,8 +57,9 @@ def work_text(
         factors.append(count(len(interpreters), noun))
     factors.append(f"{count(settings.protocol.rounds, 'round')} ({settings.protocol.name})")
     left = "all trials are already recorded"
-    if trials:
-        left = f"{count(len(trials), 'trial')} to run"
+    number = sum(len(group.runs) for group in groups)
+    if number:
+        left = f"{count(number, 'trial')} to run"
     return one_line(f"{' × '.join(factors)} on {', '.join(slots)}: {left}")
 
 
@@ -97,11 +94,56 @@ def compile_text(record: Trial) -> str:
     return text
 
 
+class TimeLeft:
+    """Tracks how much of a sweep is done, and estimates its end whenever a trial ends: those that
+    are left take as long as those that have ended. The caller serialises the calls.
+
+    `groups`: the trials to run; `whole`: the number of trials of the whole sweep, including
+    recorded ones, to which the percentage refers: a trial that is no longer needed counts as done.
+    """
+
+    def __init__(self, groups: Iterable[TrialGroup], whole: int) -> None:
+        #: Trials of each run.
+        self.left = Counter(run for group in groups for run in group.runs)
+        self.whole = whole
+        self.began_s = time.monotonic()
+        self.number_ended = 0
+        self.ends_s: float | None = None
+
+    def ended(self, run: CellRun) -> None:
+        self.left -= Counter([run])  # none if the run was dropped
+        self.number_ended += 1
+        mean_s = self.passed_s() / self.number_ended
+        self.ends_s = time.monotonic() + mean_s * self.left.total()
+
+    def dropped(self, run: CellRun) -> None:
+        """Note that the remaining rounds of this run are not needed."""
+        del self.left[run]
+
+    def passed_s(self) -> float:
+        """Return the seconds since the first trial began."""
+        return time.monotonic() - self.began_s
+
+    def percent(self) -> int:
+        """Return the percentage of the sweep that is done; 100 only when nothing is left."""
+        left = self.left.total()
+        if not left:
+            return 100
+        return 100 * (self.whole - left) // self.whole
+
+    def seconds(self) -> float | None:
+        """Return the estimated seconds until the end; None before a trial has ended."""
+        if self.ends_s is None:
+            return None
+        return max(0.0, self.ends_s - time.monotonic())
+
+
 @dataclass
-class SlotStatus:
-    """What a slot does: `phase` of its trial."""
+class RunningTrial:
+    """What a slot does: `phase` of a trial of this round."""
 
     slot: str
+    round: int
     phase: str = START
 
 
@@ -115,7 +157,7 @@ class Progress:
         self.rounds = 0
         self.time_left = TimeLeft([], whole=0)
         self.names: dict[CellRun, str] = {}
-        self.running: dict[PlannedTrial, SlotStatus] = {}
+        self.running: dict[CellRun, RunningTrial] = {}
         self.live: Live | None = None
         self.waited: set[str] = set()
 
@@ -125,16 +167,16 @@ class Progress:
         sweep_id: str,
         settings: Settings,
         runs: Sequence[CellRun],
-        trials: Sequence[PlannedTrial],
+        groups: Sequence[TrialGroup],
         slots: Sequence[str],
     ) -> Iterator[None]:
-        """Print the title and, on a terminal, show the live status in this context. `trials`: those
-        to run; `slots`: their names."""
+        """Print the title and, on a terminal, show the live status in this context. `groups`: the
+        trials to run; `slots`: names of devices."""
         self.names = run_names(runs)
         self.rounds = settings.protocol.rounds
-        self.time_left = TimeLeft(trials, len(runs) * self.rounds)
-        self.note(f"sweep {sweep_id} · {work_text(settings, runs, trials, slots)}")
-        if self.quiet or not trials or not self.console.is_terminal:
+        self.time_left = TimeLeft(groups, len(runs) * self.rounds)
+        self.note(f"sweep {sweep_id} · {work_text(settings, runs, groups, slots)}")
+        if self.quiet or not groups or not self.console.is_terminal:
             yield
             return
         self.live = Live(get_renderable=self.status, console=self.console, transient=True)
@@ -152,9 +194,8 @@ class Progress:
         with self.lock:
             passed = timedelta(seconds=round(self.time_left.passed_s()))
             lines = [f"{self.time_left.percent()} % done in {passed}{self.left()}"]
-            for trial, status in self.running.items():
-                name = f"{self.round_of(trial)} · {self.names[trial.run]}"
-                lines.append(f"{status.slot}  {name} · {status.phase}")
+            for run, trial in self.running.items():
+                lines.append(f"{trial.slot}  {self.name(run, trial.round)} · {trial.phase}")
         return Text("\n".join(map(one_line, lines)), no_wrap=True, overflow="ellipsis")
 
     def left(self) -> str:
@@ -176,17 +217,17 @@ class Progress:
         except (SystemExit, OSError):  # rich turns a broken pipe into SystemExit
             self.quiet = True
 
-    def round_of(self, trial: PlannedTrial) -> str:
-        return f"round {trial.round + 1}/{self.rounds}"
+    def name(self, run: CellRun, round: int) -> str:
+        return f"round {round + 1}/{self.rounds} · {self.names[run]}"
 
-    def started(self, slot: str, trial: PlannedTrial) -> None:
+    def started(self, slot: str, run: CellRun, round: int) -> None:
         with self.lock:
-            self.running[trial] = SlotStatus(slot)
+            self.running[run] = RunningTrial(slot, round)
 
-    def phase(self, trial: PlannedTrial, phase: str) -> None:
+    def phase(self, run: CellRun, phase: str) -> None:
         with self.lock:
-            if trial in self.running:  # a message from a killed trial may arrive late
-                self.running[trial].phase = phase
+            if run in self.running:  # a message from a killed trial may arrive late
+                self.running[run].phase = phase
 
     def waiting(self, slot: str) -> None:
         """Tell that another effbench has the slot's lock, once per slot."""
@@ -194,25 +235,25 @@ class Progress:
             self.waited.add(slot)
             self.note(one_line(f"{slot} is in use by another effbench; waiting"))
 
-    def retried(self, slot: str, trial: PlannedTrial, reason: str) -> None:
-        self.note(one_line(f"{self.names[trial.run]} on {slot}: retrying this trial: {reason}"))
+    def retried(self, slot: str, run: CellRun, reason: str) -> None:
+        self.note(one_line(f"{self.names[run]} on {slot}: retrying this trial: {reason}"))
 
     def dropped(self, run: CellRun) -> None:
         """Note that the remaining rounds of this run are not needed."""
         with self.lock:
             self.time_left.dropped(run)
 
-    def ended(self, trial: PlannedTrial, record: Trial) -> None:
+    def ended(self, run: CellRun, record: Trial) -> None:
         """Print the line of a finished trial:
 
         ` 14 % · round 1/5 · mlp bs=8 eager · ok 0.123 ms · took 2.1 s · about 4 min left`
         """
         with self.lock:
-            self.running.pop(trial, None)
-            self.time_left.ended(trial)
+            self.running.pop(run, None)
+            self.time_left.ended(run)
             percent = self.time_left.percent()
             left = "" if self.live else self.left()  # the live status has it
-        line = Text(f"{percent:>3} % · {self.round_of(trial)} · {self.names[trial.run]} · ")
+        line = Text(f"{percent:>3} % · {self.name(run, record.round)} · ")
         line.append(record.status.value, style=STYLES.get(record.status, "red"))
         figures = ", ".join(filter(None, [time_text(record), compile_text(record)]))
         if figures:

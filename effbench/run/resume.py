@@ -128,6 +128,14 @@ def interpreters_text(facts: Mapping[str, Facts]) -> str:
     return " and ".join(sorted(names))
 
 
+def facts_here(settings: Settings, pools: Pools) -> dict[str, Facts]:
+    """Return the facts to record about the interpreter of each environment on this machine; those
+    of a cluster are not known before its jobs run."""
+    if settings.executor.name == "slurm":
+        return {}
+    return {pool.environment_id: interpreter.facts() for interpreter, pool in pools.items()}
+
+
 def recorded_trials(
     store: TrialStore,
     sweep_id: str,

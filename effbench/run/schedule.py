@@ -7,44 +7,51 @@ import random
 import threading
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from effbench.core.cell import Status, Trial
+from effbench.core.labels import grouped
 from effbench.run.duets import Duets, StoppingRule, misses_compilations
-from effbench.run.plan import (
-    CellRun,
-    History,
-    PlannedTrial,
-    Settings,
-    interpreters_of,
-    is_of_duet,
-)
+from effbench.run.plan import CellRun, History, Settings, interpreters_of, is_of_duet
 from effbench.stats.intervals import enough
 from effbench.store.summary import estimate
+
+
+@dataclass(frozen=True)
+class TrialGroup:
+    """The trials of a round that run together on one slot, one of each of these `runs`: those of a
+    cell under all its interpreters, or of the two cells of a duet. `round` counts from 0."""
+
+    round: int
+    runs: Sequence[CellRun]
+
+    @property
+    def device(self) -> str:
+        return self.runs[0].cell.device
+
+    @property
+    def key(self) -> Hashable:
+        """What the groups of these runs share in all rounds."""
+        return self.runs[0].group
 
 
 class TrialQueue:
     """The remaining trials. Thread-safe.
 
-    The trials of a round that run together, one after the other in `trials`, are a group: those of
-    a cell, one per interpreter, or of the two cells of a duet. Only one group of a cell runs at a
-    time, since its compile cache has one writer. Those of a round on GPUs come before those on the
-    CPU.
+    Only one group of a cell runs at a time, since its compile cache has one writer. Those of a
+    round on GPUs come before those on the CPU.
 
     `devices`: of all slots; a trial for any other one runs on any slot and reports it as missing.
     """
 
-    def __init__(self, trials: Iterable[PlannedTrial], devices: Collection[str]) -> None:
-        self.trials = sorted(
-            trials, key=lambda trial: (trial.round, trial.run.cell.device == "cpu")
-        )
+    def __init__(self, groups: Iterable[TrialGroup], devices: Collection[str]) -> None:
+        self.groups = sorted(groups, key=lambda group: (group.round, group.device == "cpu"))
         self.devices = devices
-        #: What a running group has in common (CellRun.group) -> device of its slot.
+        #: Key of each running group -> device of its slot.
         self.running: dict[Hashable, str] = {}
         self.lock = threading.Lock()
 
-    def take(self, device: str) -> list[PlannedTrial]:
-        """Return the next group for a slot of this device; empty if no group is available at the
+    def take(self, device: str) -> TrialGroup | None:
+        """Return the next group for a slot of this device; None if no group is available at the
         moment.
 
         A trial on the CPU may use every core, so that none on a GPU runs at the same time. Both
@@ -52,39 +59,33 @@ class TrialQueue:
         """
         with self.lock:
             if any(other != device for other in self.running.values()):
-                return []
-            for position, first in enumerate(self.trials):
-                run = first.run
-                if run.cell.device != device and run.cell.device in self.devices:
-                    return []  # it is the other device's turn
-                if run.group in self.running:
-                    continue
-                self.running[run.group] = device
-                end = position + 1
-                while end < len(self.trials) and is_together(first, self.trials[end]):
-                    end += 1
-                group = self.trials[position:end]
-                del self.trials[position:end]
-                return group
-            return []
+                return None
+            for position, group in enumerate(self.groups):
+                if group.device != device and group.device in self.devices:
+                    return None  # it is the other device's turn
+                if group.key not in self.running:
+                    self.running[group.key] = device
+                    return self.groups.pop(position)
+            return None
 
-    def finished(self, group: Sequence[PlannedTrial]) -> None:
+    def finished(self, group: TrialGroup) -> None:
         """End the group, so that another one of its cell may run."""
         with self.lock:
-            del self.running[group[0].run.group]
+            del self.running[group.key]
 
-    def drop(self, run: CellRun) -> None:
+    def drop(self, dropped: CellRun) -> None:
         """Remove all remaining trials of this cell run."""
         with self.lock:
-            self.trials = [trial for trial in self.trials if trial.run != run]
+            kept = []
+            for group in self.groups:
+                runs = [run for run in group.runs if run != dropped]
+                if runs:
+                    kept.append(TrialGroup(group.round, runs))
+            self.groups = kept
 
     def is_empty(self) -> bool:
         with self.lock:
-            return not self.trials and not self.running
-
-
-def is_together(trial: PlannedTrial, other: PlannedTrial) -> bool:
-    return trial.round == other.round and trial.run.group == other.run.group
+            return not self.groups and not self.running
 
 
 @dataclass
@@ -103,16 +104,17 @@ class RoundsNeeded:
     def __post_init__(self) -> None:
         self.interpreters = interpreters_of(self.runs)
 
-    def trials(self) -> list[PlannedTrial]:
+    def groups(self) -> list[TrialGroup]:
         """Return the remaining trials, round by round."""
-        over = {run for run in self.runs if self.is_over(run)}
+        over = set(filter(self.is_over, self.runs))
         recorded = {(run, trial.round) for run in self.runs for trial in self.trials_of(run)}
-        left = []
+        groups = []
         for round in range(self.settings.protocol.rounds):
-            for run in round_order(self.runs, self.settings.sweep.seed, round):
-                if run not in over and (run, round) not in recorded:
-                    left.append(PlannedTrial(run, round))
-        return left
+            for runs in round_order(self.runs, self.settings.sweep.seed, round):
+                left = [run for run in runs if run not in over and (run, round) not in recorded]
+                if left:
+                    groups.append(TrialGroup(round, left))
+        return groups
 
     def trials_of(self, run: CellRun) -> Sequence[Trial]:
         return self.history.get(run, ())
@@ -165,21 +167,18 @@ class RoundsNeeded:
         return bool(means) and all(enough(mean, len(good), target) for mean in means)
 
 
-def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[CellRun]:
-    """Return the runs group by group, in this round's random order, so that drift affects all modes
+def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[CellRun]]:
+    """Return the runs by group, in this round's random order, so that drift affects all modes
     equally.
 
     The interpreters of a cell alternate (A-B, B-A, B-A, A-B …), so that drift within a round
     favours none, also in the rounds of each of two compile caches.
     """
-    groups: dict[Hashable, list[CellRun]] = {}
-    for run in runs:
-        groups.setdefault(run.group, []).append(run)
-    order = list(groups.values())
-    random.Random(f"{seed}/{round}").shuffle(order)
+    groups = list(grouped(runs, lambda run: run.group).values())
+    random.Random(f"{seed}/{round}").shuffle(groups)
     if (round + round // 2) % 2:
-        order = [group[::-1] for group in order]
-    return list(chain.from_iterable(order))
+        return [group[::-1] for group in groups]
+    return groups
 
 
 def is_measured(trials: Iterable[Trial]) -> bool:

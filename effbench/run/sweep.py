@@ -3,7 +3,6 @@ with an executor."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import shutil
@@ -17,21 +16,19 @@ from pathlib import Path
 import effbench
 from effbench.core import logs
 from effbench.core.cell import Cell
-from effbench.core.errors import ConfigError, InterpreterError, StoreError, WorkerError
+from effbench.core.errors import ConfigError, StoreError
 from effbench.core.settings import Config
 from effbench.run import resume
 from effbench.run.client import ForkServer
 from effbench.run.compile_caches import sweep_cache
 from effbench.run.devices import Slot, slots_of
-from effbench.run.duets import StoppingRule
-from effbench.run.executors.base import TrialExecutor
 from effbench.run.executors.local import LocalExecutor
 from effbench.run.executors.slurm import SlurmExecutor
 from effbench.run.git import git_state
-from effbench.run.interpreters import HERE, Facts, Interpreter
+from effbench.run.interpreters import Facts, Interpreter
 from effbench.run.interrupts import StoppedError, stop_on_ctrl_c
 from effbench.run.plan import CellRun, Settings, SweepPlan, stored_settings
-from effbench.run.pool import Pools, ServerPool, gpus_of
+from effbench.run.pool import Pools, gpus_of, open_pools
 from effbench.run.progress import Progress
 from effbench.store import liveness, secrets
 from effbench.store.connect import folder_of
@@ -41,7 +38,6 @@ EXECUTORS: dict[str, type[LocalExecutor | SlurmExecutor]] = {
     "local": LocalExecutor,
     "slurm": SlurmExecutor,
 }
-NEEDS = "trials need Python 3.11 and torch 2.11, or newer, numpy and nvidia-ml-py"
 
 
 @dataclass(frozen=True)
@@ -64,8 +60,7 @@ class Command:
 
     `server`: a server of effbench's own interpreter, which stays open; None: start one if needed.
     Setting `stop` acts like Ctrl-C. `extended_sweep`: the id of a sweep of this process to add the
-    cells to, for Hydra sweepers that choose cells by previous results. `duet_rule`: see
-    RoundsNeeded.
+    cells to, for Hydra sweepers that choose cells by previous results.
     """
 
     argv: Sequence[str]
@@ -74,10 +69,9 @@ class Command:
     progress: Progress = field(default_factory=lambda: Progress(quiet=True))
     stop: threading.Event = field(default_factory=threading.Event)
     extended_sweep: str | None = None
-    duet_rule: StoppingRule | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class OpenSweep:
     """A sweep whose interpreters are probed and whose database is open, but which is not planned
     yet. `pools`: what the probe found, with servers that are ready."""
@@ -86,20 +80,27 @@ class OpenSweep:
     command: Command
     store: Store
     pools: Pools
-    executor: TrialExecutor
 
     def run(self, plan: SweepPlan) -> Outcome:
         """Run or resume the sweep and return its outcome. Failed cells are results.
 
         Raises EffbenchError for an error before the first trial; then nothing is recorded.
         """
-        settings, executor = self.settings, self.executor
-        executor.prepare(plan.distinct_runs())
-        environments = executor.environments
+        settings = self.settings
         sweep_id = self.begin(plan)
         logs.write_to(folder_of(settings.db), sweep_id)
         with self.ending(sweep_id):
-            executor.run(sweep_id)
+            executor = EXECUTORS[settings.executor.name](
+                settings,
+                self.pools,
+                plan,
+                sweep_id,
+                self.command.progress,
+                self.command.stop,
+                self.store,
+            )
+            executor.run()
+        environments = executor.environments
         measured = {
             (result.cell_key, environments.get(result.environment_id)): result.latency_ms
             for result in self.store.results(sweep_id)
@@ -120,7 +121,7 @@ class OpenSweep:
         """Begin, resume or extend the sweep and return its id. Raises ResumeError if the plan of
         the sweep to resume differs."""
         settings, command, store = self.settings, self.command, self.store
-        facts = self.executor.facts()
+        facts = resume.facts_here(settings, self.pools)
         if command.extended_sweep is not None:
             sweep_id = command.extended_sweep
             store.extend_sweep(sweep_id, plan.cells(), plan.overrides)
@@ -142,7 +143,10 @@ class OpenSweep:
                 rounds=settings.protocol.rounds,
                 cell_overrides=plan.overrides,
             )
-        store.note_environments(sweep_id, facts)
+        if facts:
+            for pool in self.pools.values():
+                store.add_environment(pool.machine.environment, pool.machine.details)
+            store.note_environments(sweep_id, facts)
         return sweep_id
 
     @contextmanager
@@ -186,62 +190,18 @@ def open_sweep(
     """Probe the interpreters of these runs, open the database, and yield the sweep; close all at
     the end. Raises EffbenchError for what cannot run, and KeyboardInterrupt for a Ctrl-C before the
     sweep began."""
-    kind = EXECUTORS[settings.executor.name]
-    kind.check(settings)
+    EXECUTORS[settings.executor.name].check(settings)
     try:
         with (
             logs.collected(),
             # first, to report an unusable database immediately
             Store.open(settings.db, mode="write") as store,
             stop_on_ctrl_c(command.stop),
-            open_pools(runs, settings, command) as pools,
+            open_pools(runs, settings.baseline_mode, command.stop, command.server) as pools,
         ):
-            executor = kind(
-                settings,
-                pools,
-                command.progress,
-                command.stop,
-                store,
-            )
-            executor.duet_rule = command.duet_rule
-            yield OpenSweep(settings, command, store, pools, executor)
+            yield OpenSweep(settings, command, store, pools)
     except StoppedError:
         raise KeyboardInterrupt from None
-
-
-@contextmanager
-def open_pools(runs: Sequence[CellRun], settings: Settings, command: Command) -> Iterator[Pools]:
-    """Start a pool for each interpreter of these runs, probe it with its cells, and yield the
-    pools; close them at the end. In cells, device and dtype may be `auto`.
-
-    Raises ConfigError as `probe` does, and InterpreterError if a `python` cannot run trials.
-    """
-    wanted: dict[Interpreter, list[Cell]] = {}
-    for run in runs:
-        wanted.setdefault(run.interpreter, []).append(run.cell)
-    pools: dict[Interpreter, ServerPool] = {}
-    try:
-        for interpreter in wanted:  # all load in parallel
-            server = command.server if interpreter == HERE else None
-            pools[interpreter] = ServerPool(interpreter, server, command.stop)
-        # meanwhile: the first record needs it, and the next trial would wait
-        importlib.import_module("numpy")
-        for interpreter, cells in wanted.items():
-            pool = pools[interpreter]
-            try:
-                pool.probe(cells, settings.baseline_mode)
-            except ConfigError as error:
-                if interpreter == HERE:
-                    raise
-                raise ConfigError(f"{interpreter}: {error}") from error
-            except WorkerError as error:
-                if interpreter.python is None:
-                    raise
-                raise InterpreterError(f"{interpreter}: {error}; {NEEDS}") from error
-        yield pools
-    finally:
-        for pool in pools.values():
-            pool.close()
 
 
 def has_gpus(settings: Settings, pools: Pools) -> bool:

@@ -1,4 +1,4 @@
-"""What every executor does: it runs planned trials somewhere and hands back their records."""
+"""What every executor does: it runs the trials of a sweep somewhere and records them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any, Protocol
+from typing import Protocol
 
-from effbench.core.cell import Environment, Trial
-from effbench.run.duets import StoppingRule
-from effbench.run.interpreters import Facts, Interpreter
-from effbench.run.plan import CellRun, PlannedTrial, Settings
+from effbench.core.cell import Trial
+from effbench.run.interpreters import Interpreter
+from effbench.run.plan import CellRun, Settings, SweepPlan
 from effbench.run.pool import Pools
 from effbench.run.progress import Progress
+from effbench.run.schedule import TrialGroup
 from effbench.store.trials import HostSpeeds
 
 
 class TrialStore(Protocol):
     """What trials on this machine need of a database; see the methods of Store."""
-
-    def add_environment(self, env: Environment, details: dict[str, Any]) -> object: ...
 
     def history(self, sweep_id: str, environment_id: str) -> Mapping[str, list[Trial]]: ...
 
@@ -31,39 +29,37 @@ class TrialStore(Protocol):
 
 @dataclass
 class TrialExecutor(ABC):
-    """Runs the trials of one sweep: first `check` and `prepare`, then `run`, which calls `open` and
-    `run_trials`.
+    """Runs the trials of a sweep that has begun.
 
-    `pools`: of the probed interpreters. `prepare` sets `runs`; `environments`: id -> interpreter,
-    as far as they are known; and `slot_names`: where trials run. `duet_rule`: see RoundsNeeded.
+    `pools`: of the probed interpreters. `runs`: those of the plan. `environments`: id ->
+    interpreter, as far as they are known. `slot_names`: where trials run.
     """
 
     settings: Settings
     pools: Pools
+    plan: SweepPlan
+    sweep_id: str
     progress: Progress
     stop: Event
+    runs: Sequence[CellRun] = field(init=False)
     environments: dict[str, Interpreter] = field(default_factory=dict, init=False)
-    runs: Sequence[CellRun] = field(default=(), init=False)
-    slot_names: Sequence[str] = field(default=(), init=False)
-    duet_rule: StoppingRule | None = field(default=None, init=False)
+    slot_names: Sequence[str] = field(init=False)
 
-    def facts(self) -> dict[str, Facts]:
-        """Return the facts to record about the interpreter of each known environment."""
-        return {key: interpreter.facts() for key, interpreter in self.environments.items()}
+    def __post_init__(self) -> None:
+        self.runs = self.plan.distinct_runs()
 
-    def run(self, sweep_id: str) -> None:
-        """Run and record the remaining trials of the sweep that has begun, and show the progress.
-        Raises WorkerError."""
-        trials = self.open(sweep_id)
+    def run(self) -> None:
+        """Run and record the remaining trials, and show the progress. Raises WorkerError."""
+        groups = self.remaining()
         showing = self.progress.showing(
-            sweep_id,
+            self.sweep_id,
             self.settings,
             self.runs,
-            trials,
+            groups,
             self.slot_names,
         )
         with showing:
-            self.run_trials(trials)
+            self.run_groups(groups)
 
     @staticmethod
     @abstractmethod
@@ -71,15 +67,10 @@ class TrialExecutor(ABC):
         """Raise ConfigError if trials cannot run with these settings on this machine."""
 
     @abstractmethod
-    def prepare(self, runs: Sequence[CellRun]) -> None:
-        """Find out where these runs can run, before anything is recorded. Raises ConfigError and
-        WorkerError."""
+    def remaining(self) -> list[TrialGroup]:
+        """Return the remaining trials of the sweep."""
 
     @abstractmethod
-    def open(self, sweep_id: str) -> list[PlannedTrial]:
-        """Take over the sweep that has begun, and return its remaining trials."""
-
-    @abstractmethod
-    def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
+    def run_groups(self, groups: Sequence[TrialGroup]) -> None:
         """Run and record these trials, until all have ended or the sweep is stopped. Raises
         WorkerError."""

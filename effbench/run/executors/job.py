@@ -1,8 +1,8 @@
 """The side of a cluster's job on its node: `python -m effbench.run.executors.job FOLDER`.
 
-It runs the cells of FOLDER/job.json as a local sweep, and appends to FOLDER/events.jsonl what a
-local sweep would store. effbench reads that file while the job runs, and commits each trial. The
-job never touches the database.
+It runs the cells of FOLDER/job.json as a local sweep, and appends what such a sweep would store to
+FOLDER/events.jsonl. effbench reads that file while the job runs, and commits each trial. The job
+never touches the database. Both files hold messages (see effbench.core.message).
 """
 
 from __future__ import annotations
@@ -10,27 +10,83 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeAlias
+
+import msgspec
 
 from effbench.core.cell import Environment, Trial
-from effbench.core.errors import EffbenchError
+from effbench.core.errors import EffbenchError, WorkerError
+from effbench.core.message import MessageError, decode, encode
 from effbench.core.warning_filters import print_instead_of_raising
 from effbench.run.compile_caches import sweep_cache
-from effbench.run.executors.job_files import (
-    EVENTS,
-    Done,
-    Ended,
-    Event,
-    FoundEnvironment,
-    JobRequest,
-    NotedEnvironments,
-)
 from effbench.run.executors.local import LocalExecutor
 from effbench.run.interpreters import Facts
+from effbench.run.plan import CellRun, Settings, SweepPlan
+from effbench.run.pool import open_pools
 from effbench.run.progress import Progress
-from effbench.run.sweep import Command, open_pools
 from effbench.store.trials import HostSpeeds
+
+REQUEST, EVENTS = "job.json", "events.jsonl"
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a job runs. `history`: environment -> cell key -> recorded trials."""
+
+    sweep_id: str
+    settings: Settings
+    runs: list[CellRun]
+    history: dict[str, dict[str, list[Trial]]]
+
+    def write(self, folder: Path) -> None:
+        (folder / REQUEST).write_bytes(encode(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        return msgspec.convert(decode((folder / REQUEST).read_bytes()), cls)
+
+
+# --- events ---
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
+    """Something that happened in a job."""
+
+
+class FoundEnvironment(Event, frozen=True):
+    """`facts`: of its interpreter."""
+
+    environment: Environment
+    details: dict[str, Any]
+    facts: Facts
+
+
+class Ended(Event, frozen=True):
+    """A trial has ended."""
+
+    environment_id: str
+    trial: Trial
+
+
+class Done(Event, frozen=True):
+    """The job has run all its trials. This is its last event."""
+
+
+AnyEvent: TypeAlias = FoundEnvironment | Ended | Done
+
+
+def event_of(line: bytes) -> AnyEvent:
+    """Return the event of a line. Raises WorkerError."""
+    try:
+        event: AnyEvent = msgspec.convert(decode(line), AnyEvent)
+    except (MessageError, msgspec.ValidationError) as error:
+        raise WorkerError(f"a job sent an invalid message: {error}") from error
+    return event
+
+
+# --- running ---
 
 
 class JobStore:
@@ -45,14 +101,7 @@ class JobStore:
     def write(self, event: Event) -> None:
         # once it is closed, a network file system shows the line to other machines
         with self.writing, self.events.open("ab") as file:
-            file.write(event.encode())
-
-    def add_environment(self, env: Environment, details: dict[str, Any]) -> str:
-        self.write(FoundEnvironment(env, details))
-        return env.id
-
-    def note_environments(self, sweep_id: str, facts: dict[str, Facts]) -> None:
-        self.write(NotedEnvironments(facts))
+            file.write(encode(msgspec.to_builtins(event)))
 
     def history(self, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
         return self.request.history.get(environment_id, {})
@@ -76,21 +125,22 @@ def main() -> None:
 
 def run_job(request: JobRequest, store: JobStore) -> None:
     """Run the cells of the job."""
-    settings, runs = request.settings, request.runs
-    progress = Progress()
-    command = Command([], {}, progress=progress)
+    settings, stop = request.settings, threading.Event()
     LocalExecutor.check(settings)
-    with open_pools(runs, settings, command) as pools:
+    with open_pools(request.runs, settings.baseline_mode, stop) as pools:
+        for interpreter, pool in pools.items():
+            found = pool.machine
+            store.write(FoundEnvironment(found.environment, found.details, interpreter.facts()))
         executor = LocalExecutor(
             settings,
             pools,
-            progress,
-            command.stop,
+            SweepPlan(request.runs),
+            request.sweep_id,
+            Progress(),
+            stop,
             store,
         )
-        executor.prepare(runs)
-        store.note_environments(request.sweep_id, executor.facts())
-        executor.run(request.sweep_id)
+        executor.run()
     if not settings.executor.keep_cache:
         shutil.rmtree(sweep_cache(settings, request.sweep_id), ignore_errors=True)
     store.write(Done())

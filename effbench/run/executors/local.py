@@ -27,14 +27,14 @@ from effbench.core.message import BEFORE_USER_CODE, TrialRequest
 from effbench.core.printable import count
 from effbench.run.client import ForkServer, ServerRequest, attempts
 from effbench.run.compile_caches import make_cache_folders, sweep_cache
-from effbench.run.devices import Slot, held_driver, slots_of
-from effbench.run.duets import Meeting, Member, allows_duet
+from effbench.run.devices import Slot, held_driver, slots_of, wait_for_device
+from effbench.run.duets import Meeting, allows_duet
 from effbench.run.executors.base import TrialExecutor, TrialStore
 from effbench.run.interrupts import POLL_S, StoppedError
-from effbench.run.plan import CellRun, PlannedTrial, Settings, cells_of
+from effbench.run.plan import CellRun, Settings, cells_of
 from effbench.run.pool import gpus_of
 from effbench.run.resume import recorded_trials
-from effbench.run.schedule import RoundsNeeded, TrialQueue
+from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue
 
 #: Phases of a trial's wall time that are not overhead.
 PHASES = ("build", "prepare", "check", "warmup", "timing", "profile")
@@ -65,17 +65,15 @@ class TrialAttempt:
 @dataclass
 class LocalExecutor(TrialExecutor):
     """Runs trials in child processes of the pools' fork servers. If a trial cannot be recorded, the
-    sweep stops and `run_trials` raises the same exception. If it is stopped, trials that run are
-    killed without being recorded.
+    sweep stops and `run` raises the same exception. If it is stopped, trials that run are killed
+    without being recorded.
 
-    `open` sets `caches`: the folder of the compile caches; `history`: the recorded trials, to which
-    `record` adds; `speeds`: of the host in the trials of each environment. `apart`: runs whose
-    duets need more memory than the device has. `unquiet`: trials in a row without an
-    undisturbed moment, for which they wait unless the host `is_busy`.
+    `history`: the recorded trials, to which `record` adds. `speeds`: of the host in the trials of
+    each environment. `apart`: runs whose duets need more memory than the device has. `unquiet`:
+    trials in a row without an undisturbed moment, for which they wait unless the host `is_busy`.
     """
 
     store: TrialStore
-    slots: Sequence[Slot] = field(default=(), init=False)
     apart: set[CellRun] = field(default_factory=set, init=False)
     unquiet: int = field(default=0, init=False)
     is_busy: bool = field(default=False, init=False)
@@ -84,25 +82,17 @@ class LocalExecutor(TrialExecutor):
     def check(settings: Settings) -> None:
         make_cache_folders(settings)
 
-    def prepare(self, runs: Sequence[CellRun]) -> None:
-        self.runs = runs
-        self.slots = slots_of(gpus_of(self.pools), cells_of(runs))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.slots = slots_of(gpus_of(self.pools), cells_of(self.runs))
         self.slot_names = [slot.name for slot in self.slots]
-        last_round = 0
-        if self.settings.executor.renew_server and any(slot.is_gpu for slot in self.slots):
-            last_round = self.settings.protocol.rounds - 1
-        for interpreter, pool in self.pools.items():
-            pool.cells = [run.cell for run in runs if run.interpreter == interpreter]
-            pool.last_round = last_round
-            self.store.add_environment(pool.machine.environment, pool.machine.details)
-            self.environments[pool.environment_id] = interpreter
-
-    def open(self, sweep_id: str) -> list[PlannedTrial]:
-        self.sweep_id = sweep_id
-        self.caches = sweep_cache(self.settings, sweep_id)
+        self.environments = {
+            pool.environment_id: interpreter for interpreter, pool in self.pools.items()
+        }
+        self.caches = sweep_cache(self.settings, self.sweep_id)
         self.history = recorded_trials(
             self.store,
-            sweep_id,
+            self.sweep_id,
             self.runs,
             self.pools,
         )
@@ -111,12 +101,20 @@ class LocalExecutor(TrialExecutor):
             self.settings,
             self.runs,
             self.history,
-            self.duet_rule,
+            self.plan.duet_rule,
         )
-        return self.rounds.trials()
 
-    def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
-        self.queue = TrialQueue(trials, {slot.device for slot in self.slots})
+    def remaining(self) -> list[TrialGroup]:
+        return self.rounds.groups()
+
+    def run_groups(self, groups: Sequence[TrialGroup]) -> None:
+        last_round = 0
+        if self.settings.executor.renew_server and any(slot.is_gpu for slot in self.slots):
+            last_round = self.settings.protocol.rounds - 1
+        for interpreter, pool in self.pools.items():
+            pool.cells = [run.cell for run in self.runs if run.interpreter == interpreter]
+            pool.last_round = last_round
+        self.queue = TrialQueue(groups, {slot.device for slot in self.slots})
         with held_driver(self.slots), ThreadPoolExecutor(len(self.slots)) as threads:
             try:
                 workers = [threads.submit(self.work, slot) for slot in self.slots]
@@ -135,7 +133,7 @@ class LocalExecutor(TrialExecutor):
         try:
             while not self.stop.is_set() and not self.queue.is_empty():
                 group = self.queue.take(slot.device)
-                if not group:  # the remaining ones are running, or need another device
+                if group is None:  # the remaining ones are running, or need another device
                     self.stop.wait(POLL_S)
                     continue
                 self.run_group(slot, group)
@@ -146,44 +144,46 @@ class LocalExecutor(TrialExecutor):
             self.stop.set()
             raise
 
-    def run_group(self, slot: Slot, group: Sequence[PlannedTrial]) -> None:
-        """Run and record the trials of a round that belong together. Raises StoppedError."""
+    def run_group(self, slot: Slot, group: TrialGroup) -> None:
+        """Run and record the trials of the group. Raises StoppedError."""
         if self.is_duet(group):
             records = self.run_duet(slot, group)
             if records is not None:
                 self.record(records, group)
                 return
-        for trial in group:
+        for run in group.runs:
             with self.lock(slot):
-                record = self.run_trial(slot, trial)
-            if trial.run in self.apart:
+                record = self.run_trial(slot, run, self.request_of(slot, run, group.round))
+            if run in self.apart:
                 record.extra[DUET] = {ALONE: NO_ROOM}
-            self.record({trial: record}, group)
+            self.record({run: record}, group)
 
     def lock(self, slot: Slot) -> socket.socket:
-        """Return the lock of the slot's device; see `Slot.lock`."""
-        timeout_s = self.settings.executor.lock_timeout_s
-        return slot.lock(self.stop, timeout_s, self.progress.waiting)
+        """Return the lock of the slot's device; see `wait_for_device`."""
+        lock = slot.try_lock()
+        if lock is not None:
+            return lock
+        self.progress.waiting(slot.name)
+        return wait_for_device(slot, self.stop, self.settings.executor.lock_timeout_s)
 
     # --- duets ---
 
-    def is_duet(self, group: Sequence[PlannedTrial]) -> bool:
+    def is_duet(self, group: TrialGroup) -> bool:
         """Return whether the trials of the group run at the same time, in turn."""
-        runs = [trial.run for trial in group]
-        if not self.settings.protocol.duet or len(runs) != 2:
+        if not self.settings.protocol.duet or len(group.runs) != 2:
             return False
-        return self.apart.isdisjoint(runs) and all(allows_duet(run.cell) for run in runs)
+        return self.apart.isdisjoint(group.runs) and all(
+            allows_duet(run.cell) for run in group.runs
+        )
 
-    def run_duet(
-        self, slot: Slot, group: Sequence[PlannedTrial]
-    ) -> Mapping[PlannedTrial, Trial] | None:
+    def run_duet(self, slot: Slot, group: TrialGroup) -> Mapping[CellRun, Trial] | None:
         """Run both trials of the group under the device's lock, the second one once the first one
         waits for it, and return their records. Raises StoppedError.
 
         Return None if a trial lacked memory, or could not use the device, while both were alive:
         then all trials of these cells run alone.
         """
-        first, second = group
+        first, second = group.runs
         with (
             self.lock(slot),
             tempfile.TemporaryDirectory(prefix="effbench-duet-") as folder,
@@ -194,13 +194,20 @@ class LocalExecutor(TrialExecutor):
                 self.run_member,
                 slot,
                 second,
+                group.round,
                 meeting,
                 leads=False,
             )
-            leader = self.run_member(slot, first, meeting, leads=True)
+            leader = self.run_member(
+                slot,
+                first,
+                group.round,
+                meeting,
+                leads=True,
+            )
             records = {first: leader, second: following.result()}
         if meeting.leader_waits and any(map(may_lack_room, records.values())):
-            self.apart.update(trial.run for trial in group)
+            self.apart.update(group.runs)
             self.progress.retried(slot.name, first, NO_ROOM)
             return None
         return records
@@ -208,7 +215,8 @@ class LocalExecutor(TrialExecutor):
     def run_member(
         self,
         slot: Slot,
-        trial: PlannedTrial,
+        run: CellRun,
+        round: int,
         meeting: Meeting,
         leads: bool,
     ) -> Trial:
@@ -217,11 +225,11 @@ class LocalExecutor(TrialExecutor):
         not run to its end. Raises StoppedError."""
         while not leads and not self.stop.is_set() and not meeting.can_follow.wait(POLL_S):
             pass
-        member = None
+        request = self.request_of(slot, run, round)
         if leads or meeting.takes_place:
-            member = Member(meeting, leads)
+            request.duet = meeting.request(leads)
         try:
-            return self.run_trial(slot, trial, member)
+            return self.run_trial(slot, run, request, meeting)
         except BaseException:
             self.stop.set()
             raise
@@ -233,28 +241,34 @@ class LocalExecutor(TrialExecutor):
     def run_trial(
         self,
         slot: Slot,
-        trial: PlannedTrial,
-        member: Member | None = None,
+        run: CellRun,
+        request: TrialRequest,
+        meeting: Meeting | None = None,
     ) -> Trial:
         """Run the trial and return its record. Pause and retry if the harness failed.
 
         If the fork server died while user code ran, retry once from a separate server, as the trial
-        may be the cause. `member`: its part in a duet, or None. Raises StoppedError, and
-        WorkerError or OSError if no fork server can be started; a cell with `env` is then
-        `crashed`.
+        may be the cause. `meeting`: of its duet. Raises StoppedError, and WorkerError or OSError if
+        no fork server can be started; a cell with `env` is then `crashed`.
         """
         if self.stop.is_set():
             raise StoppedError
-        self.progress.started(slot.name, trial)
+        self.progress.started(slot.name, run, request.round)
         reasons: list[str] = []
         is_alone = False
         for is_last in attempts(self.stop):
             try:
-                attempt = self.attempt(slot, trial, member, is_alone)
+                attempt = self.attempt(
+                    slot,
+                    run,
+                    request,
+                    meeting,
+                    is_alone,
+                )
             except (WorkerError, OSError) as error:
-                if is_last and not trial.run.cell.env:
+                if is_last and not run.cell.env:
                     raise
-                record = ended_early(trial, Status.CRASHED, str(error))
+                record = Trial(run.cell.key, request.round, Status.CRASHED, str(error))
                 attempt = TrialAttempt(record, is_early=True)
             record = attempt.record
             if not attempt.is_failure_of_harness:
@@ -264,7 +278,7 @@ class LocalExecutor(TrialExecutor):
                 break
             reasons.append(str(record.reason))
             is_alone |= attempt.server_died
-            self.progress.retried(slot.name, trial, reasons[-1])
+            self.progress.retried(slot.name, run, reasons[-1])
         if reasons:
             record.extra["harness_retries"] = reasons
         return record
@@ -272,100 +286,90 @@ class LocalExecutor(TrialExecutor):
     def attempt(
         self,
         slot: Slot,
-        trial: PlannedTrial,
-        member: Member | None,
+        run: CellRun,
+        request: TrialRequest,
+        meeting: Meeting | None,
         is_alone: bool,
     ) -> TrialAttempt:
         """Run the trial once (`is_alone`: from a separate fork server). Raises StoppedError, and
         WorkerError or OSError if no fork server can be started."""
-        message = self.request_of(slot, trial, member)
-        if message.is_cold and message.cache_dir:
+        if request.is_cold and request.cache_dir:
             # of a trial that was killed: this one measures a cold compilation
-            shutil.rmtree(message.cache_dir, ignore_errors=True)
+            shutil.rmtree(request.cache_dir, ignore_errors=True)
 
         def on_phase(phase: str) -> None:
-            self.progress.phase(trial, phase)
-            if member is not None:
-                member.begins(phase)
+            self.progress.phase(run, phase)
+            if meeting is not None:
+                meeting.begins(phase, request.duet)
 
-        with self.server_of(trial, is_alone) as server:
+        with self.server_of(run, request.round, is_alone) as server:
             started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
             start = time.monotonic()
-            env = {**slot.env, **trial.run.cell.env}
-            timeout_s = self.settings.timeout_s
-            request = server.complete(
+            task = server.complete(
                 "trial",
-                message.to_json(),
-                timeout_s,
-                env,
+                request.to_json(),
+                self.settings.timeout_s,
+                {**slot.env, **run.cell.env},
                 on_phase,
             )
-            wall_s = time.monotonic() - start - request.waited_s
-        if request.stopped:
+            wall_s = time.monotonic() - start - task.waited_s
+        if task.stopped:
             raise StoppedError
-        record = record_of(request, trial)
+        record = record_of(task, run.cell.key, request.round)
         record.started_at = started_at
         record.wall_s = wall_s
         record.gpu_index, record.gpu_uuid = slot.index, slot.uuid
         seconds = record.extra.get("phase_seconds")
         if seconds:
             record.overhead_s = wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
-        is_early = request.phase in BEFORE_USER_CODE or "failed" in request.outcome
-        return TrialAttempt(record, is_early, server_died="died" in request.outcome)
+        is_early = task.phase in BEFORE_USER_CODE or "failed" in task.outcome
+        return TrialAttempt(record, is_early, server_died="died" in task.outcome)
 
-    def server_of(self, trial: PlannedTrial, is_alone: bool) -> AbstractContextManager[ForkServer]:
+    def server_of(
+        self, run: CellRun, round: int, is_alone: bool
+    ) -> AbstractContextManager[ForkServer]:
         """Return the context of the trial's fork server."""
         # the loader, Python and torch read variables when they start, so a cell with `env` needs a
         # fresh interpreter
-        env = trial.run.cell.env
+        env = run.cell.env
         is_spawned = self.settings.isolation == "spawn" or bool(env)
-        pool = self.pools[trial.run.interpreter]
+        pool = self.pools[run.interpreter]
         if is_alone or is_spawned:
             return pool.separate(preload=not is_spawned, env=env)
-        return pool.shared(trial.round)
+        return pool.shared(round)
 
-    def request_of(
-        self,
-        slot: Slot,
-        trial: PlannedTrial,
-        member: Member | None,
-    ) -> TrialRequest:
-        """Return what the trial's process is asked for."""
-        run, settings = trial.run, self.settings
-        protocol = dict(vars(settings.protocol))
+    def request_of(self, slot: Slot, run: CellRun, round: int) -> TrialRequest:
+        """Return what the process of a trial is asked for, without a partner."""
+        protocol = dict(vars(self.settings.protocol))
         if self.is_busy:
             protocol["patience"] = 1.0
         environment_id = self.pools[run.interpreter].environment_id
         caches = self.caches / environment_id / run.cell.key[:32]
-        compilation = self.compilation_of(trial, caches)
+        compilation = self.compilation_of(run, round, caches)
         speeds = self.speeds[environment_id]
-        duet = None
-        if member is not None:
-            duet = member.request()
         return TrialRequest(
             cell=run.cell.params(),
             protocol=protocol,
-            round=trial.round,
+            round=round,
             gpu_uuid=slot.uuid,
             cache_dir=str(caches / str(compilation)),
             compilation=compilation,
             is_cold=all(record.compilation != compilation for record in self.history[run]),
             cores=slot.cores,
-            foreign_wait_s=settings.executor.foreign_wait_s,
+            foreign_wait_s=self.settings.executor.foreign_wait_s,
             host_ms=speeds.quiet_ms(),
             host_high_ms=speeds.high_ms(),
             baseline=self.baseline_of(run),
-            duet=duet,
         )
 
-    def compilation_of(self, trial: PlannedTrial, caches: Path) -> int:
+    def compilation_of(self, run: CellRun, round: int, caches: Path) -> int:
         """Return the number of the compile cache that the trial uses: rounds use them in turn.
 
         A cache that is gone, such as those of a completed sweep that gets more rounds, is followed
         by one with another number, because another compilation fills it.
         """
-        number = trial.round % self.settings.compilations
-        used = {record.compilation for record in self.history[trial.run]}
+        number = round % self.settings.compilations
+        used = {record.compilation for record in self.history[run]}
         while number in used and not (caches / str(number)).exists():
             number += self.settings.compilations
         return number
@@ -383,24 +387,23 @@ class LocalExecutor(TrialExecutor):
 
     # --- records ---
 
-    def record(self, records: Mapping[PlannedTrial, Trial], group: Sequence[PlannedTrial]) -> None:
+    def record(self, records: Mapping[CellRun, Trial], group: TrialGroup) -> None:
         """Store trials of the group that have ended, and drop those that are no longer needed.
         Raises StoreError."""
-        for trial, record in records.items():
-            environment_id = self.pools[trial.run.interpreter].environment_id
+        for run, record in records.items():
+            environment_id = self.pools[run.interpreter].environment_id
             self.store.add_trial(self.sweep_id, environment_id, record)
             self.speeds[environment_id].add(record)
-            self.note_disturbance(trial, record)
+            self.note_disturbance(run, record)
             # samples take megabytes
-            self.history[trial.run].append(replace(record, samples={}))
-        for member in group:
-            if self.rounds.is_over(member.run):
-                self.queue.drop(member.run)
-                self.progress.dropped(member.run)
-        for trial, record in records.items():
-            self.progress.ended(trial, record)
+            self.history[run].append(replace(record, samples={}))
+        for run in filter(self.rounds.is_over, group.runs):
+            self.queue.drop(run)
+            self.progress.dropped(run)
+        for run, record in records.items():
+            self.progress.ended(run, record)
 
-    def note_disturbance(self, trial: PlannedTrial, record: Trial) -> None:
+    def note_disturbance(self, run: CellRun, record: Trial) -> None:
         """After some trials in a row without an undisturbed moment, stop waiting for one, and note
         why and what to do."""
         if record.disturbed_fraction is None or self.is_busy:
@@ -414,7 +417,7 @@ class LocalExecutor(TrialExecutor):
         load, _, _ = os.getloadavg()
         cores = len(os.sched_getaffinity(0))
         remedies = "close other programs or use a quieter machine"
-        if trial.run.cell.device == "cpu":
+        if run.cell.device == "cpu":
             remedies += "; threads=1 leaves cores to others"
         self.progress.note(
             f"The host is busy: {UNQUIET_TRIALS} trials in a row had no undisturbed moment (load"
@@ -423,24 +426,19 @@ class LocalExecutor(TrialExecutor):
         )
 
 
-def ended_early(trial: PlannedTrial, status: Status, reason: str) -> Trial:
-    """Return the record of a trial whose process did not send one."""
-    return Trial(trial.run.cell.key, trial.round, status, reason)
-
-
-def record_of(request: ServerRequest, trial: PlannedTrial) -> Trial:
-    """Return the trial's record, or a record of how its process ended."""
-    if request.result is not None:
+def record_of(task: ServerRequest, cell_key: str, round: int) -> Trial:
+    """Return the record of a trial, or a record of how its process ended."""
+    if task.result is not None:
         try:
-            return Trial.from_json(request.result)
+            return Trial.from_json(task.result)
         except ValueError as error:
             reason = f"its process sent an invalid trial record: {error}"
-            return ended_early(trial, Status.CRASHED, reason)
-    record = ended_early(trial, *request.failure())
-    record.phase = request.phase
-    record.pid = request.outcome.get("pid")
-    if request.outcome.get("log"):
-        record.extra["log"] = request.outcome["log"]
+            return Trial(cell_key, round, Status.CRASHED, reason)
+    record = Trial(cell_key, round, *task.failure())
+    record.phase = task.phase
+    record.pid = task.outcome.get("pid")
+    if task.outcome.get("log"):
+        record.extra["log"] = task.outcome["log"]
     return record
 
 

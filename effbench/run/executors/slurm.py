@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,24 +19,24 @@ from pathlib import Path
 from effbench.core.cell import Trial
 from effbench.core.errors import WorkerError
 from effbench.core.folders import cache_home, expand_user
+from effbench.core.labels import grouped
 from effbench.core.printable import count, one_line
 from effbench.run.compile_caches import sweep_cache
 from effbench.run.executors import queue
 from effbench.run.executors.base import TrialExecutor
-from effbench.run.executors.job_files import (
+from effbench.run.executors.job import (
     EVENTS,
     AnyEvent,
     Done,
     Ended,
     FoundEnvironment,
     JobRequest,
-    NotedEnvironments,
     event_of,
 )
-from effbench.run.interpreters import Facts, Interpreter
-from effbench.run.plan import CellRun, PlannedTrial, Settings
+from effbench.run.interpreters import Interpreter
+from effbench.run.plan import CellRun, Settings
 from effbench.run.resume import resume_command
-from effbench.run.schedule import RoundsNeeded
+from effbench.run.schedule import RoundsNeeded, TrialGroup
 from effbench.store.store import Store
 
 #: Seconds between two looks at the queue; a job that has ended is given up at the second one.
@@ -88,27 +88,28 @@ class SlurmExecutor(TrialExecutor):
     def check(settings: Settings) -> None:
         queue.check()
 
-    def prepare(self, runs: Sequence[CellRun]) -> None:
-        self.runs = runs
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.slot_names = ["SLURM"]
+        self.folder = jobs_folder(self.settings) / self.sweep_id
+        self.name = f"effbench-{self.sweep_id}"
+
+    def remaining(self) -> list[TrialGroup]:
+        """Return the remaining trials, after those that earlier jobs recorded are committed."""
         for pool in self.pools.values():  # nothing else runs on this machine
             pool.close()
-
-    def open(self, sweep_id: str) -> list[PlannedTrial]:
-        self.sweep_id = sweep_id
-        self.folder = jobs_folder(self.settings) / sweep_id
-        self.name = f"effbench-{sweep_id}"
         if self.folder.exists():  # of an effbench that was killed, or with logs of lost jobs
             queue.cancel(self.name)
             for events in self.folder.glob(f"*/{EVENTS}"):
                 with suppress(WorkerError):  # of another version: its trials run again
                     self.read(ClusterJob(events.parent))
             shutil.rmtree(self.folder, ignore_errors=True)
-        known = self.store.find_sweep(sweep_id).host.get("environments") or {}
-        self.note_environments(known)
-        self.history = {key: self.store.history(sweep_id, key) for key in known}
+        known = self.store.find_sweep(self.sweep_id).host.get("environments") or {}
+        for environment_id, facts in known.items():
+            self.environments[environment_id] = Interpreter.from_facts(facts)
+        self.history = {key: self.store.history(self.sweep_id, key) for key in known}
         recorded = {run: self.trials_of(run) for run in self.runs}
-        return RoundsNeeded(self.settings, self.runs, recorded).trials()
+        return RoundsNeeded(self.settings, self.runs, recorded).groups()
 
     def trials_of(self, run: CellRun) -> list[Trial]:
         """Return the recorded trials of the run in the environment with most of them, because
@@ -120,11 +121,11 @@ class SlurmExecutor(TrialExecutor):
         ]
         return max(recorded, key=len, default=[])
 
-    def run_trials(self, trials: Sequence[PlannedTrial]) -> None:
+    def run_groups(self, groups: Sequence[TrialGroup]) -> None:
         """Run these trials as jobs; at a stop, cancel those that still run. Raises WorkerError if
         SLURM refuses a job, and at the end if jobs were lost."""
         try:
-            for runs in batches(trials):
+            for runs in batches(groups):
                 if not self.stop.is_set():
                     self.submit(runs)
             self.watch()
@@ -216,34 +217,28 @@ class SlurmExecutor(TrialExecutor):
         for event in job.new_events():
             match event:
                 case FoundEnvironment():
+                    key = event.environment.id
                     self.store.add_environment(event.environment, event.details)
-                case NotedEnvironments():
-                    self.store.note_environments(self.sweep_id, event.facts)
-                    self.note_environments(event.facts)
+                    self.store.note_environments(self.sweep_id, {key: event.facts})
+                    self.environments[key] = Interpreter.from_facts(event.facts)
                 case Ended():
                     self.store.add_trial(self.sweep_id, event.environment_id, event.trial)
                     self.ended(job, event)
                 case Done():
                     job.is_done = True
 
-    def note_environments(self, facts: Mapping[str, Facts]) -> None:
-        for environment_id, known in facts.items():
-            self.environments[environment_id] = Interpreter.from_facts(known)
-
     def ended(self, job: ClusterJob, event: Ended) -> None:
         """Show the progress of a trial that has ended in a job of this effbench."""
         trial, interpreter = event.trial, self.environments[event.environment_id]
         for run in job.runs:
             if run.cell.key == trial.cell_key and run.interpreter == interpreter:
-                self.progress.ended(PlannedTrial(run, trial.round), trial)
+                self.progress.ended(run, trial)
 
 
-def batches(trials: Iterable[PlannedTrial]) -> list[list[CellRun]]:
+def batches(groups: Iterable[TrialGroup]) -> list[list[CellRun]]:
     """Return the runs of each job: those of cells that differ only in their mode."""
-    jobs: dict[str, list[CellRun]] = {}
-    for run in dict.fromkeys(trial.run for trial in trials):
-        jobs.setdefault(run.cell.comparison_key, []).append(run)
-    return list(jobs.values())
+    runs = dict.fromkeys(run for group in groups for run in group.runs)
+    return list(grouped(runs, lambda run: run.cell.comparison_key).values())
 
 
 def jobs_folder(settings: Settings) -> Path:
