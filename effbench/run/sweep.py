@@ -20,8 +20,9 @@ from effbench.core.errors import ConfigError, StoreError
 from effbench.core.settings import Config
 from effbench.run import resume
 from effbench.run.client import ForkServer
-from effbench.run.compile_caches import sweep_cache
+from effbench.run.compile_caches import make_cache_folders, sweep_cache
 from effbench.run.devices import Slot, slots_of
+from effbench.run.executors import queue
 from effbench.run.executors.local import LocalExecutor
 from effbench.run.executors.slurm import SlurmExecutor
 from effbench.run.git import git_state
@@ -190,7 +191,10 @@ def open_sweep(
     """Probe the interpreters of these runs, open the database, and yield the sweep; close all at
     the end. Raises EffbenchError for what cannot run, and KeyboardInterrupt for a Ctrl-C before the
     sweep began."""
-    EXECUTORS[settings.executor.name].check(settings)
+    if settings.executor.name == "slurm":
+        queue.check()
+    else:
+        make_cache_folders(settings)
     try:
         with (
             logs.collected(),

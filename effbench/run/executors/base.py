@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Protocol
@@ -28,11 +28,12 @@ class TrialStore(Protocol):
 
 
 @dataclass
-class TrialExecutor(ABC):
-    """Runs the trials of a sweep that has begun.
+class TrialExecutor:
+    """Runs the trials of a sweep that has begun. Its method `run` runs and records the remaining
+    ones, until all have ended or the sweep is stopped, and raises WorkerError.
 
     `pools`: of the probed interpreters. `runs`: those of the plan. `environments`: id ->
-    interpreter, as far as they are known. `slot_names`: where trials run.
+    interpreter, as far as they are known.
     """
 
     settings: Settings
@@ -43,34 +44,18 @@ class TrialExecutor(ABC):
     stop: Event
     runs: Sequence[CellRun] = field(init=False)
     environments: dict[str, Interpreter] = field(default_factory=dict, init=False)
-    slot_names: Sequence[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.runs = self.plan.distinct_runs()
 
-    def run(self) -> None:
-        """Run and record the remaining trials, and show the progress. Raises WorkerError."""
-        groups = self.remaining()
-        showing = self.progress.showing(
+    def showing(
+        self, groups: Sequence[TrialGroup], slots: Sequence[str]
+    ) -> AbstractContextManager[None]:
+        """Show the progress of these trials in this context. `slots`: names of devices."""
+        return self.progress.showing(
             self.sweep_id,
             self.settings,
             self.runs,
             groups,
-            self.slot_names,
+            slots,
         )
-        with showing:
-            self.run_groups(groups)
-
-    @staticmethod
-    @abstractmethod
-    def check(settings: Settings) -> None:
-        """Raise ConfigError if trials cannot run with these settings on this machine."""
-
-    @abstractmethod
-    def remaining(self) -> list[TrialGroup]:
-        """Return the remaining trials of the sweep."""
-
-    @abstractmethod
-    def run_groups(self, groups: Sequence[TrialGroup]) -> None:
-        """Run and record these trials, until all have ended or the sweep is stopped. Raises
-        WorkerError."""

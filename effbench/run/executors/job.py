@@ -20,7 +20,7 @@ from effbench.core.cell import Environment, Trial
 from effbench.core.errors import EffbenchError, WorkerError
 from effbench.core.message import MessageError, decode, encode
 from effbench.core.warning_filters import print_instead_of_raising
-from effbench.run.compile_caches import sweep_cache
+from effbench.run.compile_caches import make_cache_folders, sweep_cache
 from effbench.run.executors.local import LocalExecutor
 from effbench.run.interpreters import Facts
 from effbench.run.plan import CellRun, Settings, SweepPlan
@@ -126,7 +126,7 @@ def main() -> None:
 def run_job(request: JobRequest, store: JobStore) -> None:
     """Run the cells of the job."""
     settings, stop = request.settings, threading.Event()
-    LocalExecutor.check(settings)
+    make_cache_folders(settings)
     with open_pools(request.runs, settings.baseline_mode, stop) as pools:
         for interpreter, pool in pools.items():
             found = pool.machine

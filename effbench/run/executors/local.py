@@ -26,12 +26,12 @@ from effbench.core.meeting import ALONE, DUET
 from effbench.core.message import BEFORE_USER_CODE, TrialRequest
 from effbench.core.printable import count
 from effbench.run.client import ForkServer, ServerRequest, attempts
-from effbench.run.compile_caches import make_cache_folders, sweep_cache
+from effbench.run.compile_caches import sweep_cache
 from effbench.run.devices import Slot, held_driver, slots_of, wait_for_device
 from effbench.run.duets import Meeting, allows_duet
 from effbench.run.executors.base import TrialExecutor, TrialStore
 from effbench.run.interrupts import POLL_S, StoppedError
-from effbench.run.plan import CellRun, Settings, cells_of
+from effbench.run.plan import CellRun, cells_of
 from effbench.run.pool import gpus_of
 from effbench.run.resume import recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue
@@ -78,14 +78,9 @@ class LocalExecutor(TrialExecutor):
     unquiet: int = field(default=0, init=False)
     is_busy: bool = field(default=False, init=False)
 
-    @staticmethod
-    def check(settings: Settings) -> None:
-        make_cache_folders(settings)
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self.slots = slots_of(gpus_of(self.pools), cells_of(self.runs))
-        self.slot_names = [slot.name for slot in self.slots]
         self.environments = {
             pool.environment_id: interpreter for interpreter, pool in self.pools.items()
         }
@@ -104,10 +99,13 @@ class LocalExecutor(TrialExecutor):
             self.plan.duet_rule,
         )
 
-    def remaining(self) -> list[TrialGroup]:
-        return self.rounds.groups()
+    def run(self) -> None:
+        groups = self.rounds.groups()
+        with self.showing(groups, [slot.name for slot in self.slots]):
+            self.run_groups(groups)
 
     def run_groups(self, groups: Sequence[TrialGroup]) -> None:
+        """Run and record these trials."""
         last_round = 0
         if self.settings.executor.renew_server and any(slot.is_gpu for slot in self.slots):
             last_round = self.settings.protocol.rounds - 1

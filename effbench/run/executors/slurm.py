@@ -84,15 +84,15 @@ class SlurmExecutor(TrialExecutor):
     jobs: list[ClusterJob] = field(default_factory=list, init=False)
     lost: list[str] = field(default_factory=list, init=False)
 
-    @staticmethod
-    def check(settings: Settings) -> None:
-        queue.check()
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.slot_names = ["SLURM"]
         self.folder = jobs_folder(self.settings) / self.sweep_id
         self.name = f"effbench-{self.sweep_id}"
+
+    def run(self) -> None:
+        groups = self.remaining()
+        with self.showing(groups, ["SLURM"]):
+            self.run_groups(groups)
 
     def remaining(self) -> list[TrialGroup]:
         """Return the remaining trials, after those that earlier jobs recorded are committed."""
