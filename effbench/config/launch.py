@@ -27,7 +27,6 @@ from effbench.config.overrides import CommandLine, check_folder, expand, read
 from effbench.config.plugins import EFFBENCH, BatchedSweep, FolderOfUser, register
 from effbench.config.refusals import explain
 from effbench.core.errors import EffbenchError, UsageError
-from effbench.core.logs import collected
 from effbench.core.settings import shipped
 from effbench.run.client import ForkServer
 from effbench.run.progress import Progress
@@ -52,7 +51,7 @@ def hydra_sweep(
     """
     line = expand(read(argv))
     command = Command(argv, line.stored(), server, Progress(quiet=quiet))
-    with RUNNING, collected():
+    with RUNNING:
         if line.prints_only:
             print_information(line)
             return None

@@ -10,7 +10,6 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from logging.handlers import MemoryHandler
 from pathlib import Path
 
@@ -20,10 +19,6 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 #: Records of a sweep that has no file yet.
 MOST_RECORDS = 10_000
 _LOGGER = logging.getLogger("effbench")
-
-
-#: The log of the running sweep, kept until `write_to` names its file.
-_SWEEP: ContextVar[MemoryHandler | None] = ContextVar("sweep", default=None)
 
 
 @contextmanager
@@ -57,27 +52,19 @@ def printed() -> Iterator[None]:
 
 
 @contextmanager
-def collected() -> Iterator[None]:
-    """Collect the log of a sweep, for the file that `write_to` names."""
-    if _SWEEP.get() is not None:
-        yield
-        return
+def collected() -> Iterator[MemoryHandler]:
+    """Collect the log of a sweep, for the file that `write` names."""
     log = MemoryHandler(MOST_RECORDS, flushLevel=sys.maxsize)
-    token = _SWEEP.set(log)
     with handled(log):
         try:
-            yield
+            yield log
         finally:
-            _SWEEP.reset(token)
             if log.target is not None:
                 log.target.close()
 
 
-def write_to(folder: Path, sweep_id: str) -> None:
-    """Append the log of the running sweep to its file in this folder, from now on as it grows."""
-    log = _SWEEP.get()
-    if log is None or log.target is not None:
-        return
+def write(log: MemoryHandler, folder: Path, sweep_id: str) -> None:
+    """Append the log of a sweep to its file in this folder, from now on as it grows."""
     path = folder / "logs" / f"{sweep_id}.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError, InterpreterError, WorkerError
+from effbench.core.labels import grouped
 from effbench.core.message import ProbedGpu
 from effbench.run.client import ForkServer
 from effbench.run.interpreters import HERE, Interpreter
@@ -189,9 +190,7 @@ def open_pools(
 
     Raises ConfigError as `probe` does, and InterpreterError if a `python` cannot run trials.
     """
-    wanted: dict[Interpreter, list[Cell]] = {}
-    for run in runs:
-        wanted.setdefault(run.interpreter, []).append(run.cell)
+    wanted = grouped(runs, lambda run: run.interpreter)
     pools: dict[Interpreter, ServerPool] = {}
     try:
         for interpreter in wanted:  # all load in parallel
@@ -199,9 +198,9 @@ def open_pools(
             pools[interpreter] = ServerPool(interpreter, borrowed, stop)
         # meanwhile: the first record needs it, and the next trial would wait
         importlib.import_module("numpy")
-        for interpreter, cells in wanted.items():
+        for interpreter, of_interpreter in wanted.items():
             try:
-                pools[interpreter].probe(cells, baseline_mode)
+                pools[interpreter].probe([run.cell for run in of_interpreter], baseline_mode)
             except ConfigError as error:
                 if interpreter == HERE:
                     raise

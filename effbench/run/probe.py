@@ -19,6 +19,8 @@ PROBE_TIMEOUT_S = 300.0
 OWN_MODELS = "effbench.models."
 NETWORK = "effbench.models.libraries.network"
 OWN_MODES = "effbench.modes."
+#: Targets that cannot be imported, in an error.
+MOST_ERRORS = 2
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ def probe(
     request = whole_request(cells)
     request.modes = list(modes.values())
     answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
-    refuse(answer["errors"])
+    if answer["errors"]:
+        raise ConfigError("\n".join(list(dict.fromkeys(answer["errors"]))[:MOST_ERRORS]))
     known = dict(zip(modes, answer["settings"], strict=True))
     machine = machine_of(answer, interpreter)
     return replace(machine, modes=adapt_modes(modes, known, baseline_mode))
@@ -67,12 +70,6 @@ def machine_of(answer: Mapping[str, Any], interpreter: Interpreter = HERE) -> Pr
         answer["details"],
         [ProbedGpu(**gpu) for gpu in answer["gpus"]],
     )
-
-
-def refuse(errors: Sequence[str]) -> None:
-    """Raise ConfigError with the first two of these errors, if there are any."""
-    if errors:
-        raise ConfigError("\n".join(list(dict.fromkeys(errors))[:2]))
 
 
 def whole_request(cells: Sequence[Cell]) -> ProbeRequest:
@@ -107,7 +104,6 @@ def adapt_modes(
     `mode=eager,default mode.fullgraph=true`. `known`: the settings of each mode. Raises ConfigError
     for all other unknown settings."""
     adapted = dict(modes)
-    errors = []
     elsewhere = set(chain(*filter(None, known.values())))
     for text, mode in modes.items():
         allowed = known[text]
@@ -116,14 +112,12 @@ def adapt_modes(
         unknown = [name for name in mode_settings(mode) if name not in allowed]
         if mode["name"] == baseline_mode and elsewhere.issuperset(unknown):
             adapted[text] = {key: value for key, value in mode.items() if key not in unknown}
-        else:
-            for name in unknown:
-                near = suggest(name, allowed)
-                names = ", ".join(allowed) or "none"
-                errors.append(
-                    f"mode {mode['name']} has no setting {name!r}{near}; allowed: {names}"
-                )
-    refuse(errors)
+        elif unknown:
+            near = suggest(unknown[0], allowed)
+            names = ", ".join(allowed) or "none"
+            raise ConfigError(
+                f"mode {mode['name']} has no setting {unknown[0]!r}{near}; allowed: {names}"
+            )
     return adapted
 
 

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from effbench.run.progress import Progress
     from effbench.store.store import Store
 
-HOW_TO_RESUME = (
-    "only protocol.rounds may grow: resume without other overrides, or start a new sweep without"
-    " resume="
-)
 ROUNDS = "protocol.rounds"
 
 
@@ -91,19 +87,23 @@ def same_sweep(
     assert settings.resume is not None
     info = store.find_sweep(settings.resume)
     before, now = set(store.planned(info.id)), set(plan.cells())
-    differences = []
     if before != now:
         missing = count(len(before - now), "cell")
-        differences.append(f"a different plan: {missing} missing, {len(now - before)} additional")
+        raise different(info, f"a different plan: {missing} missing, {len(now - before)} additional")
     for name, (old, new) in compared_settings(info, settings, facts).items():
         may_differ = name == ROUNDS and new > old
         if old != new and not may_differ:
-            differences.append(f"{name}={typed(old)}, not {typed(new)}")
-    if differences:
-        raise ResumeError(f"sweep {info.id} has {differences[0]}; {HOW_TO_RESUME}")
+            raise different(info, f"{name}={typed(old)}, not {typed(new)}")
     for change in changes(info, facts):
         progress.note(change)
     return info
+
+
+def different(info: SweepInfo, difference: str) -> ResumeError:
+    return ResumeError(
+        f"sweep {info.id} has {difference}; only protocol.rounds may grow: resume without other"
+        " overrides, or start a new sweep without resume="
+    )
 
 
 def compared_settings(

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from logging.handlers import MemoryHandler
 from pathlib import Path
 
 import effbench
@@ -75,12 +76,14 @@ class Command:
 @dataclass(frozen=True)
 class OpenSweep:
     """A sweep whose interpreters are probed and whose database is open, but which is not planned
-    yet. `pools`: what the probe found, with servers that are ready."""
+    yet. `pools`: what the probe found, with servers that are ready. `log`: what happened since it
+    was opened."""
 
     settings: Settings
     command: Command
     store: Store
     pools: Pools
+    log: MemoryHandler
 
     def run(self, plan: SweepPlan) -> Outcome:
         """Run or resume the sweep and return its outcome. Failed cells are results.
@@ -89,7 +92,7 @@ class OpenSweep:
         """
         settings = self.settings
         sweep_id = self.begin(plan)
-        logs.write_to(folder_of(settings.db), sweep_id)
+        logs.write(self.log, folder_of(settings.db), sweep_id)
         with self.ending(sweep_id):
             executor = EXECUTORS[settings.executor.name](
                 settings,
@@ -197,13 +200,19 @@ def open_sweep(
         make_cache_folders(settings)
     try:
         with (
-            logs.collected(),
+            logs.collected() as log,
             # first, to report an unusable database immediately
             Store.open(settings.db, mode="write") as store,
             stop_on_ctrl_c(command.stop),
             open_pools(runs, settings.baseline_mode, command.stop, command.server) as pools,
         ):
-            yield OpenSweep(settings, command, store, pools)
+            yield OpenSweep(
+                settings,
+                command,
+                store,
+                pools,
+                log,
+            )
     except StoppedError:
         raise KeyboardInterrupt from None
 

@@ -17,5 +17,5 @@ def test_a_program_sees_the_log_only_if_it_asks(caplog):
 
 def test_a_log_that_cannot_be_written_ends_nothing(tmp_path):
     (tmp_path / "logs").write_text("a file")
-    with logs.collected():
-        logs.write_to(tmp_path, "20261129")
+    with logs.collected() as log:
+        logs.write(log, tmp_path, "20261129")

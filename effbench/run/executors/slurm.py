@@ -20,7 +20,8 @@ from effbench.core.cell import Trial
 from effbench.core.errors import WorkerError
 from effbench.core.folders import cache_home, expand_user
 from effbench.core.labels import grouped
-from effbench.core.printable import count, one_line
+from effbench.core.printable import count
+from effbench.run.client import last_words
 from effbench.run.compile_caches import sweep_cache
 from effbench.run.executors import queue
 from effbench.run.executors.base import TrialExecutor
@@ -68,21 +69,19 @@ class ClusterJob:
                 yield event_of(line)
 
     def last_words(self) -> str:
-        """Return the last line of the job's error output; empty without any."""
+        """Return the last line of the job's error output, after a colon; empty without any."""
         with suppress(OSError):
-            lines = (self.folder / f"{self.id}.err").read_text(errors="replace").splitlines()
-            if lines:
-                return lines[-1]
+            return last_words((self.folder / f"{self.id}.err").read_text(errors="replace"))
         return ""
 
 
 @dataclass
 class SlurmExecutor(TrialExecutor):
-    """Runs trials in jobs. `lost`: how each lost job ended."""
+    """Runs trials in jobs. `lost`: how the last one that was lost ended."""
 
     store: Store
     jobs: list[ClusterJob] = field(default_factory=list, init=False)
-    lost: list[str] = field(default_factory=list, init=False)
+    lost: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,7 +133,7 @@ class SlurmExecutor(TrialExecutor):
         if self.lost and not self.stop.is_set():
             command = resume_command(self.sweep_id, self.settings.db, self.store.name)
             raise WorkerError(
-                f"{self.lost[-1]}; logs: {self.folder}\nRun the remaining trials with: {command}"
+                f"{self.lost}; logs: {self.folder}\nRun the remaining trials with: {command}"
             )
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -197,9 +196,8 @@ class SlurmExecutor(TrialExecutor):
             # a network file system may have shown the last events late
             if job.has_ended and state in queue.ENDED:
                 self.jobs.remove(job)
-                reason = f"job {job.id} ended before its last trial: {state} {job.last_words()}"
-                self.lost.append(one_line(reason, 1000))
-                self.progress.note(self.lost[-1])
+                self.lost = f"job {job.id} ended before its last trial: {state}{job.last_words()}"
+                self.progress.note(self.lost)
             job.has_ended = state in queue.ENDED
 
     def cancel(self) -> None:
