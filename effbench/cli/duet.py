@@ -126,7 +126,7 @@ def measure(
                 "training, requests and streams: both sides run one after the other, not in turn"
             )
         floors = {run.cell.key: dict.fromkeys(TIMES, FLOOR) for run in runs}
-        rule = StoppingRule(floors, needs_both=True)
+        rule = StoppingRule(floors)
         outcome = sweep.run(replace(plan, runs=runs, duet_rule=rule))
     return outcome, answers_of(outcome, pairs, " ".join(first), " ".join(second))
 

@@ -166,14 +166,12 @@ class StoppingRule:
     it.
 
     `floors`: cell key -> metric -> the relative change that counts. `is_gate`: only slowdowns
-    matter, so a ratio is known as soon as one beyond the floor is shown or excluded. `needs_both`:
-    whether the rounds of one side end if the other one cannot run. `benchmarks/duets.py` simulates
-    how often a rule errs.
+    matter, so a ratio is known as soon as one beyond the floor is shown or excluded.
+    `benchmarks/duets.py` simulates how often a rule errs.
     """
 
     floors: Mapping[str, Mapping[str, float]]
     is_gate: bool = False
-    needs_both: bool = False
 
     def is_settled(self, duets: Duets, compilations: int) -> bool:
         """Return whether these duets are enough. `compilations`: compile caches that each side

@@ -73,16 +73,6 @@ class TrialQueue:
         with self.lock:
             del self.running[group.key]
 
-    def drop(self, dropped: CellRun) -> None:
-        """Remove all remaining trials of this cell run."""
-        with self.lock:
-            kept = []
-            for group in self.groups:
-                runs = [run for run in group.runs if run != dropped]
-                if runs:
-                    kept.append(TrialGroup(group.round, runs))
-            self.groups = kept
-
     def is_empty(self) -> bool:
         with self.lock:
             return not self.groups and not self.running
@@ -134,7 +124,7 @@ class RoundsNeeded:
             first, second = recorded
             if len(measured) == 2 and all(map(is_of_duet, [*first, *second])):
                 return self.duet_rule.is_settled(Duets(first, second), self.settings.compilations)
-            if len(measured) < 2 and self.duet_rule.needs_both:
+            if len(measured) < 2:
                 return True
         if not measured:
             return False

@@ -6,14 +6,12 @@ import threading
 from collections import defaultdict
 
 import pytest
-from schedule_parts import PROTOCOL, A, B, Server, Store, Watcher, gpus, pool_of
+from schedule_parts import PROTOCOL, A, B, Server, Store, Watcher, gpus, pool_of, runs_of
 
 from effbench.run import client, devices, pool
 from effbench.run.executors import local
 from effbench.run.interpreters import HERE
-from effbench.run.plan import Settings
-from effbench.run.schedule import RoundsNeeded
-from effbench.store.trials import HostSpeeds
+from effbench.run.plan import Settings, SweepPlan
 
 
 @pytest.fixture(autouse=True)
@@ -54,17 +52,14 @@ def make(tmp_path, monkeypatch):
         waits = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **(executor or {})}
         settings = Settings.with_defaults(**given, executor=waits)
         store = store or Store()
-        progress = progress or Watcher()
-        runs = list(dict.fromkeys([*(history or {}), *(trial.run for trial in planned)]))
-        made = local.LocalExecutor(settings, pools, progress, stop, store)
-        made.sweep_id, made.caches = "s", tmp_path / "caches"
-        made.history = defaultdict(list, history or {})
-        made.speeds = defaultdict(HostSpeeds)
+        plan = SweepPlan([*(history or {}), *runs_of(planned)], duet_rule=duet_rule)
+        made = local.LocalExecutor(settings, pools, plan, "s", progress or Watcher(), stop, store)
+        made.caches = tmp_path / "caches"
+        made.history = made.rounds.history = defaultdict(list, history or {})
         made.slots = slots or gpus(1)
-        made.rounds = RoundsNeeded(settings, runs, made.history, duet_rule)
         made.server, made.recorded = server, store.recorded
         if planned:
-            made.run_trials([trial for trial in planned if not made.rounds.is_over(trial.run)])
+            made.run_groups(planned)
         return made
 
     return build

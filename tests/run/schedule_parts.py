@@ -8,9 +8,10 @@ from effbench.core.cell import Cell, Status, Trial
 from effbench.run.client import ForkServer, ServerRequest
 from effbench.run.devices import Slot
 from effbench.run.interpreters import HERE, Interpreter
-from effbench.run.plan import CellRun, PlannedTrial, Settings
+from effbench.run.plan import CellRun, Settings
 from effbench.run.pool import ServerPool
 from effbench.run.schedule import RoundsNeeded
+from effbench.store.trials import HostSpeeds
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
 FOLDER = Interpreter(folder="/before")
@@ -43,11 +44,21 @@ def cell_runs(count, device="cuda", env=None, interpreters=(HERE,)):
     return [CellRun(cell, one) for cell in cells(count, device, env) for one in interpreters]
 
 
-def trials(runs, rounds=1, seed=0, history=None):
-    """The trials of a new (or resumed) sweep; `runs` may be a number of cells on a GPU."""
+def groups(runs, rounds=1, seed=0, history=None):
+    """The trials of a new (or resumed) sweep, by group; `runs` may be a number of cells on a
+    GPU."""
     settings = Settings.with_defaults(protocol={"rounds": rounds}, sweep={"seed": seed})
     runs = cell_runs(runs) if isinstance(runs, int) else runs
-    return RoundsNeeded(settings, runs, history or {}).trials()
+    return RoundsNeeded(settings, runs, history or {}).groups()
+
+
+def trials_of(groups):
+    """The run and the round of each trial."""
+    return [(run, group.round) for group in groups for run in group.runs]
+
+
+def runs_of(groups):
+    return list(dict.fromkeys(run for run, _ in trials_of(groups)))
 
 
 def gpus(count):
@@ -163,6 +174,12 @@ class Store:
         self.recorded = []
         self.environments = []
 
+    def history(self, sweep_id, environment_id):
+        return {}
+
+    def host_speeds(self, environment_id):
+        return HostSpeeds()
+
     def add_trial(self, sweep_id, environment_id, trial):
         self.recorded.append(trial)
         self.environments.append(environment_id)
@@ -173,32 +190,32 @@ class Watcher:
 
     def __init__(self):
         self.lock = threading.Lock()
-        self.order: list[tuple[str, PlannedTrial]] = []
-        self.running: dict[str, PlannedTrial] = {}
+        self.order: list[tuple[str, CellRun, int]] = []
+        self.running: dict[str, CellRun] = {}
         self.waited: list[str] = []
         self.retries: list[str] = []
         self.waiting_now = threading.Event()
         self.notes: list[str] = []
 
-    def started(self, slot, trial):
+    def started(self, slot, run, round):
         with self.lock:
             assert slot not in self.running, "one trial at a time on a slot"
-            assert trial.run.cell.key not in {other.run.cell.key for other in self.running.values()}
-            self.running[slot] = trial
-            self.order.append((slot, trial))
+            assert run.cell.key not in {other.cell.key for other in self.running.values()}
+            self.running[slot] = run
+            self.order.append((slot, run, round))
 
-    def phase(self, trial, phase): ...
+    def phase(self, run, phase): ...
 
     def waiting(self, slot):
         self.waited.append(slot)
         self.waiting_now.set()
 
-    def retried(self, slot, trial, reason):
+    def retried(self, slot, run, reason):
         self.retries.append(reason)
 
-    def ended(self, trial, record):
+    def ended(self, run, record):
         with self.lock:
-            (slot,) = (name for name, running in self.running.items() if running == trial)
+            (slot,) = (name for name, running in self.running.items() if running == run)
             del self.running[slot]
 
     def note(self, text):
@@ -209,5 +226,5 @@ class Watcher:
 
 def pool_of(server, interpreter=HERE, environment_id="e0"):
     pool = ServerPool(interpreter, server)
-    pool.machine = SimpleNamespace(environment=SimpleNamespace(id=environment_id))
+    pool.machine = SimpleNamespace(environment=SimpleNamespace(id=environment_id), gpus=[])
     return pool

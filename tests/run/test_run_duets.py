@@ -12,8 +12,8 @@ from schedule_parts import (
     Server,
     Watcher,
     cell_runs,
+    groups,
     ok,
-    trials,
 )
 
 from effbench.core import processes
@@ -29,11 +29,9 @@ IN_TURN = {**PROTOCOL, "duet": True}
 class Pairwise(Watcher):
     """Both members of a duet run on a slot at once."""
 
-    def started(self, slot, trial):
-        with self.lock:
-            self.order.append((slot, trial))
+    def started(self, slot, run, round): ...
 
-    def ended(self, trial, record): ...
+    def ended(self, run, record): ...
 
 
 class MeetingServer(Server):
@@ -93,7 +91,7 @@ def duets(make_pairs):
             one: MeetingServer(lambda request, one=one: play(one, request), log) for one in BOTH
         }
         options = {"protocol": {**IN_TURN, "rounds": rounds}, "progress": Pairwise(), **options}
-        made = make_pairs(trials(cell_runs(1, interpreters=BOTH), rounds), servers, **options)
+        made = make_pairs(groups(cell_runs(1, interpreters=BOTH), rounds), servers, **options)
         made.log = log
         return made
 
@@ -213,5 +211,4 @@ def test_a_side_that_cannot_run_ends_the_rounds_of_the_other_one(duets):
     def play(interpreter, request):
         return ok(request, "unsupported") if interpreter == B else None
 
-    rule = StoppingRule({}, needs_both=True)
-    assert len(duets(9, play, duet_rule=rule).recorded) == 2
+    assert len(duets(9, play, duet_rule=StoppingRule({})).recorded) == 2

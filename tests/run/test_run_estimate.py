@@ -1,13 +1,13 @@
 """How long trials take: by the protocol, and by those of the sweep that have ended."""
 
 import pytest
-from schedule_parts import CPU, cell_runs, gpus, trials
+from schedule_parts import CPU, cell_runs, gpus, groups, trials_of
 
 from effbench.core.cell import Cell
 from effbench.core.printable import about, between, duration
 from effbench.run.dry_run import duration_text
-from effbench.run.estimate import TimeLeft
 from effbench.run.plan import CellRun, Settings
+from effbench.run.progress import TimeLeft
 
 # --- before a sweep ---
 
@@ -34,7 +34,7 @@ def test_a_plan_has_the_bounds_of_the_protocol(mode, slots, timeout_s, enough, t
     protocol = {**PROTOCOL, "rounds": 2, "enough_interval": enough}
     node = {"name": mode, "_target_": f"effbench.modes.{mode}.Mode"}
     cell = Cell({"name": "m"}, 1, node, "float32", "inference", slots[0].device)
-    planned = trials([CellRun(cell)], 2)
+    planned = groups([CellRun(cell)], 2)
     made = Settings.with_defaults(protocol=protocol, timeout_s=timeout_s)
     bounds = duration_text(planned, made, slots)
     assert bounds == f"duration: {text}, from the protocol and usual compile times"
@@ -48,13 +48,14 @@ class Sweep:
 
     def __init__(self, monkeypatch, runs, rounds):
         self.now_s = 100.0
-        monkeypatch.setattr("effbench.run.estimate.time.monotonic", lambda: self.now_s)
-        self.planned = trials(runs, rounds)
-        self.left = TimeLeft(self.planned, len(self.planned))
+        monkeypatch.setattr("effbench.run.progress.time.monotonic", lambda: self.now_s)
+        planned = groups(runs, rounds)
+        self.runs = [run for run, _ in trials_of(planned)]
+        self.left = TimeLeft(planned, len(self.runs))
 
     def run(self, number, seconds=10.0):
         self.now_s += seconds
-        self.left.ended(self.planned[number])
+        self.left.ended(self.runs[number])
 
 
 def test_the_percentage_grows_and_is_100_when_nothing_is_left(monkeypatch):

@@ -3,6 +3,7 @@ interpreters."""
 
 import json
 import sys
+import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,8 @@ from effbench.core.errors import ConfigError, InterpreterError, WorkerError
 from effbench.run import interpreters
 from effbench.run.client import ForkServer
 from effbench.run.interpreters import HERE, Interpreter, resolve
-from effbench.run.plan import CellRun, Settings
-from effbench.run.sweep import Command, open_pools
+from effbench.run.plan import CellRun
+from effbench.run.pool import open_pools
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_an_interpreter_that_does_not_start_is_named_with_its_last_words(script,
     runs = [CellRun(cell, Interpreter(path))]
     with (
         pytest.raises(InterpreterError, match=error),
-        open_pools(runs, Settings.with_defaults(), Command([], {})),
+        open_pools(runs, "eager", threading.Event()),
     ):
         pass
 

@@ -10,19 +10,18 @@ from schedule_parts import (
     Server,
     cell_runs,
     gpus,
+    groups,
     ok,
-    trials,
 )
 
 BOTH = (A, B)
 
 
 def test_interpreters_of_a_cell_are_neighbours_in_alternating_order():
-    left = trials(cell_runs(6, interpreters=BOTH), 4)
-    pairs = list(zip(left[::2], left[1::2], strict=True))
-    assert all((one.round, one.run.cell) == (other.round, other.run.cell) for one, other in pairs)
+    left = groups(cell_runs(6, interpreters=BOTH), 4)
+    assert all(one.cell == other.cell for one, other in (group.runs for group in left))
     # each order once in rounds 0 and 2, and in 1 and 3
-    orders = {(one.round, one.run.interpreter, other.run.interpreter) for one, other in pairs}
+    orders = {(group.round, *(run.interpreter for run in group.runs)) for group in left}
     assert orders == {(0, A, B), (1, B, A), (2, B, A), (3, A, B)}
 
 
@@ -47,7 +46,7 @@ def test_each_has_its_own_caches_and_rounds_end_early_for_both(pairs, spread, st
             return ok(request)
         return ok(request, status_of_b, latency_ms=1.0 + spread * request["round"])
 
-    planned = trials(cell_runs(1, interpreters=BOTH), 8)
+    planned = groups(cell_runs(1, interpreters=BOTH), 8)
     made = pairs(planned, answer, protocol={**PROTOCOL, "enough_interval": 0.01})
     assert Counter(made.ran_in) == dict(zip(BOTH, rounds, strict=True))
     assert all("/e0/" in request["cache_dir"] for request in made.sent[A])
@@ -56,8 +55,8 @@ def test_each_has_its_own_caches_and_rounds_end_early_for_both(pairs, spread, st
 
 def test_a_pair_stays_on_one_gpu(pairs):
     # the watcher asserts that a cell never runs twice at once
-    made = pairs(trials(cell_runs(5, interpreters=BOTH), 6), slots=gpus(3))
+    made = pairs(groups(cell_runs(5, interpreters=BOTH), 6), slots=gpus(3))
     slots: dict[tuple, set[str]] = defaultdict(set)
-    for slot, trial in made.progress.order:
-        slots[trial.run.cell.key, trial.round].add(slot)
+    for slot, run, round in made.progress.order:
+        slots[run.cell.key, round].add(slot)
     assert list(map(len, slots.values())) == [1] * 30

@@ -1,7 +1,7 @@
 """Which trials are left, in which order slots take them, and how a plan is printed."""
 
 import pytest
-from schedule_parts import cell_runs, trials
+from schedule_parts import cell_runs, groups, trials_of
 
 from effbench.core.cell import Cell, Status, Trial
 from effbench.run.dry_run import plan_table
@@ -10,9 +10,9 @@ from effbench.run.schedule import TrialQueue
 
 def test_rounds_are_in_order_and_each_has_a_seeded_order_of_its_own():
     def orders(seed):
-        left = trials(20, 3, seed)
-        assert [trial.round for trial in left] == [0] * 20 + [1] * 20 + [2] * 20
-        sizes = [trial.run.cell.bs for trial in left]
+        left = trials_of(groups(20, 3, seed))
+        assert [round for _, round in left] == [0] * 20 + [1] * 20 + [2] * 20
+        sizes = [run.cell.bs for run, _ in left]
         return [tuple(sizes[start : start + 20]) for start in (0, 20, 40)]
 
     assert orders(1) == orders(1)
@@ -24,8 +24,8 @@ def test_what_is_recorded_or_has_failed_is_not_run():
     one, two, three = runs = cell_runs(3)
     recorded = ((one, 0, Status.OK), (two, 0, Status.OOM), (three, 1, Status.DEGRADED))
     history = {run: [Trial(run.cell.key, round, status)] for run, round, status in recorded}
-    left = {(trial.run.cell.bs, trial.round) for trial in trials(runs, 3, history=history)}
-    assert left == {(1, 1), (1, 2), (3, 0), (3, 2)}
+    left = trials_of(groups(runs, 3, history=history))
+    assert {(run.cell.bs, round) for run, round in left} == {(1, 1), (1, 2), (3, 0), (3, 2)}
 
 
 def queue_of(planned, devices=("cuda", "cpu")):
@@ -35,13 +35,13 @@ def queue_of(planned, devices=("cuda", "cpu")):
 @pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
 @pytest.mark.parametrize(("gpus", "cpus"), [(2, 3), (0, 2)])
 def test_devices_take_turns_by_rounds(devices, gpus, cpus):
-    queue = queue_of(trials([*cell_runs(gpus), *cell_runs(cpus, device="cpu")], 3))
+    queue = queue_of(groups([*cell_runs(gpus), *cell_runs(cpus, device="cpu")], 3))
     order = []
     for _ in range(100):
         for device in devices:
             group = queue.take(device)
-            if group:
-                order.append(group[0].round)
+            if group is not None:
+                order.append(group.round)
                 queue.finished(group)
     assert queue.is_empty()
     assert order == sorted(order)

@@ -4,7 +4,7 @@ import io
 from dataclasses import replace
 
 import pytest
-from schedule_parts import FOLDER, A, cell_runs, trials
+from schedule_parts import FOLDER, A, cell_runs, groups, runs_of
 
 from effbench.core.cell import Status, Trial
 from effbench.core.disturbances import DisturbanceKind
@@ -27,21 +27,21 @@ class Closing(io.StringIO):
 
 def shown(file, act, quiet=False, runs=2, **console):
     progress = Progress(Console(file=file, **console), quiet=quiet)
-    planned = trials(runs, 2)
+    planned = groups(runs, 2)
     settings = Settings.with_defaults(protocol={"rounds": 2, "name": "quick"})
-    distinct = list(dict.fromkeys(trial.run for trial in planned))
+    distinct = runs_of(planned)
     with progress.showing("an-id", settings, distinct, planned, ["GPU 0"]):
-        act(progress, "GPU 0", planned[0])
+        act(progress, "GPU 0", distinct[0])
     return progress
 
 
-def run_one(progress, slot, trial):
+def run_one(progress, slot, run):
     progress.waiting(slot)
-    progress.started(slot, trial)
-    progress.phase(trial, "timing")
-    progress.retried(slot, trial, "no [red] memory")
+    progress.started(slot, run, 0)
+    progress.phase(run, "timing")
+    progress.retried(slot, run, "no [red] memory")
     record = Trial(
-        trial.run.cell.key,
+        run.cell.key,
         0,
         Status.DEGRADED,
         "two\nlines",
@@ -49,8 +49,8 @@ def run_one(progress, slot, trial):
         compile_s=3.0,
         wall_s=2.0,
     )
-    progress.dropped(trial.run)
-    progress.ended(trial, record)
+    progress.dropped(run)
+    progress.ended(run, record)
 
 
 def test_lines_of_a_sweep():
@@ -87,9 +87,9 @@ def test_the_title_names_what_differs_between_interpreters(interpreters, words):
 def test_a_terminal_that_is_closed_does_not_end_the_sweep():
     file = Closing()
 
-    def close(progress, slot, trial):
+    def close(progress, slot, run):
         file.is_closed = True
-        run_one(progress, slot, trial)
+        run_one(progress, slot, run)
 
     assert shown(file, close, force_terminal=True).live is None
 
@@ -108,9 +108,9 @@ def test_a_terminal_that_is_closed_does_not_end_the_sweep():
     ids=["ok", "GPU shared", "compiled", "error"],
 )
 def test_the_line_of_a_trial(facts, text):
-    def end(progress, slot, trial):
-        record = Trial(trial.run.cell.key, 0, Status.OK, wall_s=1.0)
-        progress.ended(trial, replace(record, **facts))
+    def end(progress, slot, run):
+        record = Trial(run.cell.key, 0, Status.OK, wall_s=1.0)
+        progress.ended(run, replace(record, **facts))
 
     file = io.StringIO()
     shown(file, end)

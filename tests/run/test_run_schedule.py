@@ -14,11 +14,12 @@ from schedule_parts import (
     cell_runs,
     cells,
     gpus,
+    groups,
     key_of,
     marked,
     ok,
     pool_of,
-    trials,
+    trials_of,
     without_result,
 )
 
@@ -30,11 +31,11 @@ from effbench.run.plan import CellRun
 
 
 def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
-    left = trials(10, 3, 5)
+    left = groups(10, 3, 5)
     made = make(left)
-    assert [trial for _, trial in made.progress.order] == left
+    assert [(run, round) for _, run, round in made.progress.order] == trials_of(left)
     assert [(one.cell_key, one.round) for one in made.recorded] == [
-        (trial.run.cell.key, trial.round) for trial in left
+        (run.cell.key, round) for run, round in trials_of(left)
     ]
 
 
@@ -48,7 +49,7 @@ def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
         return ok(request)
 
     made.server.answer = answer
-    made.run_trials(trials([*cell_runs(4), *cell_runs(4, device="cpu")], 2))
+    made.run_groups(groups([*cell_runs(4), *cell_runs(4, device="cpu")], 2))
     assert beside == {frozenset({True}), frozenset({False})}
     visible = [env["CUDA_VISIBLE_DEVICES"] for env in made.server.envs]
     cores = [request["cores"] for request in made.server.sent]
@@ -65,7 +66,7 @@ def test_a_failure_drops_the_rounds_that_are_left(make, status):
     def answer(request, env):
         return ok(request, status if key_of(request) == bad and request["round"] == 1 else "ok")
 
-    made = make(trials(2, 4), answer)
+    made = make(groups(2, 4), answer)
     assert Counter(one.cell_key for one in made.recorded) == {bad: 2, cells(2)[0].key: 4}
 
 
@@ -85,13 +86,13 @@ def test_a_sweep_stops_waiting_for_quiet_moments(make, fractions, patiences):
         fraction = left.pop(0)
         return marked(request, fraction == 1.0, disturbed_fraction=fraction)
 
-    made = make(trials(6), answer, protocol={**PROTOCOL, "patience": 2.0})
+    made = make(groups(6), answer, protocol={**PROTOCOL, "patience": 2.0})
     assert [one["protocol"]["patience"] for one in made.server.sent] == patiences
     assert len(made.progress.notes) == (1.0 in patiences), "it says so once"
 
 
 def test_trials_learn_how_fast_the_host_was_before(make):
-    made = make(trials(2), lambda request, env: ok(request, host_ms=0.04))
+    made = make(groups(2), lambda request, env: ok(request, host_ms=0.04))
     assert [one["host_ms"] for one in made.server.sent] == [None, 0.04]
 
 
@@ -113,7 +114,7 @@ def test_rounds_take_turns_with_the_compile_caches(make, tmp_path, recorded):
     caches = tmp_path / "caches" / "e0" / run.cell.key[:32]
     for number in range(3):
         (caches / str(number)).mkdir(parents=True)
-    planned = trials([run], 5, history=history)
+    planned = groups([run], 5, history=history)
     make(planned, answer, protocol=protocol, history=history)
     cold = [(number, True, False) for number in range(recorded, 3)]
     assert found == [*cold, (0, False, True), (1, False, True)]
@@ -144,7 +145,7 @@ def compiled(request, number, kernels):
     ],
 )
 def test_rounds_end_early_for_a_cell_that_is_known_well_enough(make, answer, rounds):
-    made = make(trials(1, 8), lambda request, env: answer(request), protocol=ENOUGH)
+    made = make(groups(1, 8), lambda request, env: answer(request), protocol=ENOUGH)
     assert [one.round for one in made.recorded] == list(range(rounds))
 
 
@@ -153,7 +154,7 @@ def test_rounds_before_a_resumption_count(make, before, rounds):
     (run,) = cell_runs(1)
     recorded = [Trial(run.cell.key, round, Status.OK, latency_ms=1.0) for round in range(before)]
     history = {run: recorded}
-    made = make(trials([run], 10, history=history), protocol=ENOUGH, history=history)
+    made = make(groups([run], 10, history=history), protocol=ENOUGH, history=history)
     assert [one.round for one in made.recorded] == rounds
 
 
@@ -165,7 +166,7 @@ def test_a_trial_gets_the_mode_that_its_speedup_refers_to(make, baseline_mode, e
     modes = ("default", "cuda-graph")
     here.cells = [replace(first, mode={"name": name, "_target_": "m.M"}) for name in modes]
     runs = [CellRun(cell) for cell in here.cells]
-    make(trials(runs), pools={HERE: here}, baseline_mode=baseline_mode)
+    make(groups(runs), pools={HERE: here}, baseline_mode=baseline_mode)
     found = {one["cell"]["mode"]["name"]: one["baseline"] for one in here.current.sent}
     assert found["default"] is None
     assert (found["cuda-graph"] or {}).get("name") == expected
@@ -184,7 +185,7 @@ def test_a_trial_gets_the_mode_that_its_speedup_refers_to(make, baseline_mode, e
 )
 def test_a_process_without_a_result(make, outcome, status, reason):
     answer = lambda request, env: without_result(**outcome, log="its log")  # noqa: E731
-    (record,) = make(trials(1), answer).recorded
+    (record,) = make(groups(1), answer).recorded
     assert record.status == status
     assert record.reason == f"{reason} (in check)"
     assert record.phase == "check"
@@ -203,7 +204,7 @@ def test_a_result_that_is_no_record_is_its_own_trials_crash(make, wrong):
             outcome["result"] |= wrong
         return outcome
 
-    ended = {record.status: record for record in make(trials(2), answer).recorded}
+    ended = {record.status: record for record in make(groups(2), answer).recorded}
     assert ended.keys() == {"crashed", "ok"}
     assert "invalid trial record" in ended["crashed"].reason
 
@@ -211,7 +212,7 @@ def test_a_result_that_is_no_record_is_its_own_trials_crash(make, wrong):
 def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
     stop = threading.Event()
     with pytest.raises(OSError, match="full"):
-        make(trials(1), store=Mock(add_trial=Mock(side_effect=OSError("full"))), stop=stop)
+        make(groups(1), store=Mock(add_trial=Mock(side_effect=OSError("full"))), stop=stop)
     assert stop.is_set()
 
 
@@ -242,7 +243,7 @@ def not_forked(request):
 )
 def test_a_failure_of_the_harness_that_passes_is_retried_and_recorded(make, failed):
     server = Server(lambda request, env: failed(request) if len(server.envs) < 3 else ok(request))
-    made = make(trials(1), server=server)
+    made = make(groups(1), server=server)
     (record,) = made.recorded
     assert record.status == "ok"
     assert record.extra["harness_retries"] == made.progress.retries
@@ -254,7 +255,7 @@ def test_a_failure_of_the_harness_that_passes_is_retried_and_recorded(make, fail
     [("error", "setup"), ("crashed", "check"), ("oom", "build"), ("unsupported", "device")],
 )
 def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(make, status, phase):
-    made = make(trials(1), lambda request, env: {**ok(request, status), "phase": phase})
+    made = make(groups(1), lambda request, env: {**ok(request, status), "phase": phase})
     assert len(made.server.envs) == 1
     assert made.progress.retries == []
 
@@ -277,7 +278,7 @@ def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(
     left = list(answers)
     server = Server(lambda request, env: dict(left.pop(0)) if left else ok(request))
     monkeypatch.setattr(pool, "ForkServer", lambda **_: server)
-    (one,) = make(trials(1), server=server).recorded
+    (one,) = make(groups(1), server=server).recorded
     assert one.status == status
     assert len(one.extra["harness_retries"]) == retries
     assert one.extra["harness_retries"][0] == "the fork server ended (code -9) (in check)"
@@ -286,7 +287,7 @@ def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(
 
 def test_variables_of_a_cell_with_which_no_server_starts_are_its_own_crash(make, monkeypatch):
     monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=WorkerError("not ready")))
-    planned = trials([*cell_runs(1, env={"LD_PRELOAD": "x"}), *cell_runs(1)])
+    planned = groups([*cell_runs(1, env={"LD_PRELOAD": "x"}), *cell_runs(1)])
     ended = sorted((one.status, one.reason) for one in make(planned).recorded)
     assert ended == [("crashed", "not ready; tried 3 more times"), ("ok", None)]
 
@@ -294,7 +295,7 @@ def test_variables_of_a_cell_with_which_no_server_starts_are_its_own_crash(make,
 @pytest.mark.parametrize("settings", [{"isolation": "spawn"}, {}])
 def test_fresh_interpreters_for_spawn_and_for_cells_with_variables(make, started, settings):
     env = {} if settings else {"FOO": "1"}
-    shared = make(trials(cell_runs(1, env=env)), **settings).server
+    shared = make(groups(cell_runs(1, env=env)), **settings).server
     (server,) = started
     assert server.options == {"preload": False, "env": env}
     assert server.envs == [{"CUDA_VISIBLE_DEVICES": "GPU-0", **env}]
@@ -307,7 +308,7 @@ def test_fresh_interpreters_for_spawn_and_for_cells_with_variables(make, started
 
 def start_waiting(made, left):
     """Run these trials in a thread, which waits for a lock."""
-    runner = threading.Thread(target=made.run_trials, args=(left,))
+    runner = threading.Thread(target=made.run_groups, args=(left,))
     runner.start()
     assert made.progress.waiting_now.wait(20)
     return runner
@@ -316,12 +317,12 @@ def start_waiting(made, left):
 def test_a_device_in_use_is_waited_for_and_others_are_not(make):
     made = make(slots=gpus(2))
     with made.slots[0].try_lock():
-        runner = start_waiting(made, trials(4))
+        runner = start_waiting(made, groups(4))
         while len(made.recorded) < 3:  # one trial is with the slot that waits
             assert runner.is_alive()
             threading.Event().wait(0.01)
     runner.join(20)
-    assert Counter(slot for slot, _ in made.progress.order) == {"GPU 1": 3, "GPU 0": 1}
+    assert Counter(slot for slot, *_ in made.progress.order) == {"GPU 1": 3, "GPU 0": 1}
     assert made.progress.waited == ["GPU 0"], "reported once"
 
 
@@ -329,14 +330,14 @@ def test_waiting_for_a_device_ends_some_time(make):
     made = make(executor={"lock_timeout_s": 0.05})
     refused = pytest.raises(WorkerError, match=r"GPU 0 was in use .*resume=last")
     with made.slots[0].try_lock(), refused:
-        made.run_trials(trials(1))
+        made.run_groups(groups(1))
 
 
 def test_a_stop_ends_waiting_for_a_device(make):
     stop = threading.Event()
     made = make(stop=stop)
     with made.slots[0].try_lock():
-        runner = start_waiting(made, trials(1))
+        runner = start_waiting(made, groups(1))
         stop.set()
         runner.join(20)
     assert runner.is_alive() is False
@@ -351,6 +352,6 @@ def test_the_lock_is_held_while_a_trial_runs_and_not_after(make):
         return ok(request)
 
     made = make(answer=answer)
-    made.run_trials(trials(2))
+    made.run_groups(groups(2))
     assert seen == [None, None], "held"
     made.slots[0].try_lock().close()

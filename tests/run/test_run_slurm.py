@@ -10,11 +10,10 @@ from effbench.core.cell import Status, Trial
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.message import encode
 from effbench.run.executors import queue, slurm
-from effbench.run.executors.job import JobStore
-from effbench.run.executors.job_files import EVENTS, Done, JobRequest
+from effbench.run.executors.job import EVENTS, Done, FoundEnvironment, JobRequest, JobStore
 from effbench.run.executors.slurm import ClusterJob, SlurmExecutor
 from effbench.run.interpreters import HERE
-from effbench.run.plan import CellRun, Settings
+from effbench.run.plan import CellRun, Settings, SweepPlan
 from effbench.store import Store
 
 HERE_FACTS = {"python": "p", "folder": "f", "given": [*HERE.given]}
@@ -36,10 +35,9 @@ def cluster(store, tmp_path):
         settings = Settings.with_defaults(
             db=str(store.name), executor=executor, protocol={"rounds": rounds}
         )
-        made = SlurmExecutor(settings, {}, MagicMock(), threading.Event(), store)
-        made.prepare([CellRun(cell) for cell in cells])
-        made.left = made.open(begun(store, list(cells)))
-        return made
+        plan = SweepPlan([CellRun(cell) for cell in cells])
+        sweep_id = begun(store, list(cells))
+        return SlurmExecutor(settings, {}, plan, sweep_id, MagicMock(), threading.Event(), store)
 
     return make
 
@@ -69,8 +67,7 @@ def submitted(monkeypatch):
 
 
 def begin(job):
-    job.add_environment(NODE, {})
-    job.note_environments("s", {NODE.id: HERE_FACTS})
+    job.write(FoundEnvironment(NODE, {}, HERE_FACTS))
 
 
 def trials_before(round):
@@ -96,7 +93,7 @@ def rounds_of(made):
 def test_cells_that_differ_in_their_mode_share_a_job(cluster, submitted):
     made = cluster(a_cell(), a_cell("default"), a_cell(bs=2))
     requests = submitted(trials_before(3))
-    made.run_trials(made.left)
+    made.run()
     jobs = [
         sorted(f"{run.cell.bs} {run.cell.mode_name}" for run in job.runs)
         for job in requests.values()
@@ -109,17 +106,16 @@ def test_cells_that_differ_in_their_mode_share_a_job(cluster, submitted):
 def test_a_lost_job_leaves_its_other_trials_to_the_resumed_sweep(cluster, submitted):
     made = cluster(a_cell())
     requests = submitted(trials_before(2))
-    lost = r"^job 1 ended before its last trial: FAILED ImportError: no torch; logs: .*\nRun .*" + (
-        f"effbench -m resume={made.sweep_id} "
+    lost = (
+        r"^job 1 ended before its last trial: FAILED: ImportError: no torch; logs: .*\nRun .*"
+        + (f"effbench -m resume={made.sweep_id} ")
     )
     with pytest.raises(WorkerError, match=lost):
-        made.run_trials(made.left)
+        made.run()
     assert rounds_of(made) == [0, 1]
-    left = made.open(made.sweep_id)
-    assert [trial.round for trial in left] == [2]
     submitted(trials_before(3))
-    made.lost.clear()
-    made.run_trials(left)
+    made.lost = ""
+    made.run()
     assert rounds_of(made) == [0, 1, 2]
     (history,) = requests["2"].history.values()
     assert [trial.round for trial in history[a_cell().key]] == [0, 1]
@@ -133,7 +129,7 @@ def test_a_job_that_never_begins_leaves_the_others(cluster, submitted):
     made = cluster(a_cell(), a_cell(bs=2), rounds=1)
     submitted(work)
     with pytest.raises(WorkerError, match="ended before its last trial"):
-        made.run_trials(made.left)
+        made.run()
     assert [row.status for row in made.store.results(made.sweep_id)] == ["ok"]
 
 
@@ -145,8 +141,8 @@ def test_a_job_is_lost_if_two_looks_in_a_row_find_it_ended(cluster, monkeypatch,
     for answer in answers:
         monkeypatch.setattr(queue, "states", lambda name, answer=answer: answer)
         made.look_at_queue()
-        lost.append(len(made.lost))
-    assert lost == [0, 0, 0, 0, 0, 1]
+        lost.append(bool(made.lost))
+    assert lost == [False] * 5 + [True]
 
 
 def test_what_a_killed_effbench_did_not_commit_is_committed_once(cluster, submitted):
@@ -159,24 +155,25 @@ def test_what_a_killed_effbench_did_not_commit_is_committed_once(cluster, submit
         begin(JobStore(folder, request))
         JobStore(folder, request).add_trial("s", NODE.id, Trial(a_cell().key, 1, Status.OK))
     submitted(trials_before(3))
-    assert [trial.round for trial in made.open(made.sweep_id)] == [0, 2]
+    assert [group.round for group in made.remaining()] == [0, 2]
     assert rounds_of(made) == [1]
     assert not made.folder.exists()
 
 
 def test_the_events_of_another_version_are_ignored(cluster, submitted):
     made = cluster(a_cell())
+    left = made.remaining()
     submitted(None)
     job = made.folder / "1"
     job.mkdir(parents=True)
     (job / EVENTS).write_bytes(encode({"event": "began"}))
-    assert made.open(made.sweep_id) == made.left
+    assert made.remaining() == left
     assert not job.exists()
 
 
 def test_a_line_that_is_being_written_is_read_later(cluster, tmp_path):
     job = ClusterJob(tmp_path)
-    line = Done().encode()
+    line = encode({"event": "done"})
     events = tmp_path / EVENTS
     events.write_bytes(line + line[:5])
     assert list(job.new_events()) == [Done()]
@@ -189,13 +186,13 @@ def test_a_refused_job_ends_the_sweep(cluster, submitted, monkeypatch):
     submitted(None)
     monkeypatch.setattr(queue, "submit", MagicMock(side_effect=WorkerError("too many")))
     with pytest.raises(WorkerError, match="too many"):
-        made.run_trials(made.left)
+        made.run()
 
 
 def test_a_machine_without_slurm(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="requires sbatch on PATH"):
-        SlurmExecutor.check(Settings.with_defaults())
+        queue.check()
 
 
 def test_a_folder_of_jobs_that_cannot_be_written(cluster, submitted, tmp_path):
@@ -205,4 +202,4 @@ def test_a_folder_of_jobs_that_cannot_be_written(cluster, submitted, tmp_path):
     with pytest.raises(
         WorkerError, match=r"cannot write .*/jobs/.* \(executor.job_folder\): Not a directory"
     ):
-        made.run_trials(made.left)
+        made.run()

@@ -143,18 +143,19 @@ class LocalExecutor(TrialExecutor):
             raise
 
     def run_group(self, slot: Slot, group: TrialGroup) -> None:
-        """Run and record the trials of the group. Raises StoppedError."""
-        if self.is_duet(group):
-            records = self.run_duet(slot, group)
+        """Run and record the trials of the group that are still needed. Raises StoppedError."""
+        runs = [run for run in group.runs if not self.rounds.is_over(run)]
+        if self.is_duet(runs):
+            records = self.run_duet(slot, runs, group.round)
             if records is not None:
-                self.record(records, group)
+                self.record(records, runs)
                 return
-        for run in group.runs:
+        for run in runs:
             with self.lock(slot):
                 record = self.run_trial(slot, run, self.request_of(slot, run, group.round))
             if run in self.apart:
                 record.extra[DUET] = {ALONE: NO_ROOM}
-            self.record({run: record}, group)
+            self.record({run: record}, runs)
 
     def lock(self, slot: Slot) -> socket.socket:
         """Return the lock of the slot's device; see `wait_for_device`."""
@@ -166,22 +167,22 @@ class LocalExecutor(TrialExecutor):
 
     # --- duets ---
 
-    def is_duet(self, group: TrialGroup) -> bool:
-        """Return whether the trials of the group run at the same time, in turn."""
-        if not self.settings.protocol.duet or len(group.runs) != 2:
+    def is_duet(self, runs: Sequence[CellRun]) -> bool:
+        """Return whether the trials of a group run at the same time, in turn."""
+        if not self.settings.protocol.duet or len(runs) != 2:
             return False
-        return self.apart.isdisjoint(group.runs) and all(
-            allows_duet(run.cell) for run in group.runs
-        )
+        return self.apart.isdisjoint(runs) and all(allows_duet(run.cell) for run in runs)
 
-    def run_duet(self, slot: Slot, group: TrialGroup) -> Mapping[CellRun, Trial] | None:
-        """Run both trials of the group under the device's lock, the second one once the first one
+    def run_duet(
+        self, slot: Slot, runs: Sequence[CellRun], round: int
+    ) -> Mapping[CellRun, Trial] | None:
+        """Run both trials of a group under the device's lock, the second one once the first one
         waits for it, and return their records. Raises StoppedError.
 
         Return None if a trial lacked memory, or could not use the device, while both were alive:
         then all trials of these cells run alone.
         """
-        first, second = group.runs
+        first, second = runs
         with (
             self.lock(slot),
             tempfile.TemporaryDirectory(prefix="effbench-duet-") as folder,
@@ -192,20 +193,20 @@ class LocalExecutor(TrialExecutor):
                 self.run_member,
                 slot,
                 second,
-                group.round,
+                round,
                 meeting,
                 leads=False,
             )
             leader = self.run_member(
                 slot,
                 first,
-                group.round,
+                round,
                 meeting,
                 leads=True,
             )
             records = {first: leader, second: following.result()}
         if meeting.leader_waits and any(map(may_lack_room, records.values())):
-            self.apart.update(group.runs)
+            self.apart.update(runs)
             self.progress.retried(slot.name, first, NO_ROOM)
             return None
         return records
@@ -385,9 +386,9 @@ class LocalExecutor(TrialExecutor):
 
     # --- records ---
 
-    def record(self, records: Mapping[CellRun, Trial], group: TrialGroup) -> None:
-        """Store trials of the group that have ended, and drop those that are no longer needed.
-        Raises StoreError."""
+    def record(self, records: Mapping[CellRun, Trial], runs: Sequence[CellRun]) -> None:
+        """Store trials that have ended, and tell which of the group's `runs` need no more. Raises
+        StoreError."""
         for run, record in records.items():
             environment_id = self.pools[run.interpreter].environment_id
             self.store.add_trial(self.sweep_id, environment_id, record)
@@ -395,8 +396,7 @@ class LocalExecutor(TrialExecutor):
             self.note_disturbance(run, record)
             # samples take megabytes
             self.history[run].append(replace(record, samples={}))
-        for run in filter(self.rounds.is_over, group.runs):
-            self.queue.drop(run)
+        for run in filter(self.rounds.is_over, runs):
             self.progress.dropped(run)
         for run, record in records.items():
             self.progress.ended(run, record)
