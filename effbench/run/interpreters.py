@@ -47,6 +47,10 @@ class Interpreter:
         return {FLAGS[name]: value for name, value in self.given.items()}
 
     @property
+    def executable(self) -> str:
+        return self.python or sys.executable
+
+    @property
     def home(self) -> str:
         return self.folder or str(Path.cwd())
 
@@ -55,7 +59,7 @@ class Interpreter:
         the folder."""
         git = git_state(self.home)
         return {
-            "python": self.python or sys.executable,
+            "python": self.executable,
             "folder": self.home,
             "given": list(self.given),
             "git_revision": git.revision,

@@ -3,7 +3,7 @@ be imported there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -76,23 +76,18 @@ def whole_request(cells: Sequence[Cell]) -> ProbeRequest:
     """Return a request to import the modules and the losses of these cells."""
     losses = {cell.training["loss"] for cell in cells if cell.training}
     request = ProbeRequest(losses=sorted(losses.difference(LOSSES)))
-    for cell in cells:
-        module = cell.model["module"]
-        target = module["_target_"]
-        arguments = {name: value for name, value in module.items() if name != "_target_"}
-        append_new(request.modules.setdefault(target, []), arguments)
+    models = {str(cell.model): cell.model for cell in cells}
+    for model in models.values():
+        arguments = dict(model["module"])
+        target = arguments.pop("_target_")
+        request.modules.setdefault(target, []).extend(arguments)
         if target == NETWORK:
-            append_new(request.networks, [arguments])
+            request.networks.append(arguments)
         # models that describe their inputs have none here
-        passed = {spec["name"]: bool(spec.get("keyword")) for spec in cell.model.get("inputs", ())}
+        passed = {spec["name"]: bool(spec.get("keyword")) for spec in model.get("inputs", ())}
         if passed:
-            append_new(request.inputs.setdefault(target, []), [passed])
+            request.inputs.setdefault(target, []).append(passed)
     return request
-
-
-def append_new(known: list[Any], items: Iterable[Any]) -> None:
-    """Append those items that the list does not have."""
-    known += [item for item in items if item not in known]
 
 
 def adapt_modes(

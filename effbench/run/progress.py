@@ -108,7 +108,7 @@ class TimeLeft:
         self.whole = whole
         self.began_s = time.monotonic()
         self.number_ended = 0
-        self.ends_s: float | None = None
+        self.ends_s = 0.0
 
     def ended(self, run: CellRun) -> None:
         self.left -= Counter([run])  # none if the run was dropped
@@ -131,10 +131,8 @@ class TimeLeft:
             return 100
         return 100 * (self.whole - left) // self.whole
 
-    def seconds(self) -> float | None:
-        """Return the estimated seconds until the end; None before a trial has ended."""
-        if self.ends_s is None:
-            return None
+    def seconds(self) -> float:
+        """Return the estimated seconds until the end; 0 before a trial has ended."""
         return max(0.0, self.ends_s - time.monotonic())
 
 

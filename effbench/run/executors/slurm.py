@@ -77,11 +77,13 @@ class ClusterJob:
 
 @dataclass
 class SlurmExecutor(TrialExecutor):
-    """Runs trials in jobs. `lost`: how the last one that was lost ended."""
+    """Runs trials in jobs. `lost`: how the last one that was lost ended. `history`: environment ->
+    cell key -> recorded trials."""
 
     store: Store
     jobs: list[ClusterJob] = field(default_factory=list, init=False)
     lost: str = field(default="", init=False)
+    history: dict[str, dict[str, list[Trial]]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,7 +108,7 @@ class SlurmExecutor(TrialExecutor):
         known = self.store.find_sweep(self.sweep_id).host.get("environments") or {}
         for environment_id, facts in known.items():
             self.environments[environment_id] = Interpreter.from_facts(facts)
-        self.history = {key: self.store.history(self.sweep_id, key) for key in known}
+            self.history[environment_id] = self.store.history(self.sweep_id, environment_id)
         recorded = {run: self.trials_of(run) for run in self.runs}
         return RoundsNeeded(self.settings, self.runs, recorded).groups()
 
