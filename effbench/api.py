@@ -38,10 +38,9 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
     from effbench.core.errors import UsageError
     from effbench.store.connect import sqlite_file
 
-    words = [] if isinstance(overrides, str) else [*overrides]  # once, as it may be a generator
-    if isinstance(overrides, str) or not all(isinstance(word, str) for word in words):
+    if isinstance(overrides, str):
         raise UsageError("sweep() takes a list of overrides, such as ['model=mlp', 'bs=1,8']")
-    outcome = hydra_sweep(words, quiet=quiet)
+    outcome = hydra_sweep([*overrides], quiet=quiet)
     if outcome is None:
         raise UsageError("these overrides run no sweep")
     file = sqlite_file(outcome.db)

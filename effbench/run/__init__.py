@@ -9,8 +9,7 @@
 | executors | where do trials run, on this machine or as jobs of a cluster, and what is recorded? |
 | schedule | which trials are left, in which order, and which are no longer needed? |
 | duets | how do two trials meet that are timed in turn? |
-| devices | which GPU and which cores does a trial have to itself, and how long may it wait for them \
-(`wait_for_device`)? |
+| devices | which GPU and cores does a trial have to itself, and how long may it wait for them? |
 | client, pool | how do processes start from fork servers, and how do they end? |
 | interpreters, probe | does an interpreter suit, and what does its machine have? |
 """

@@ -90,16 +90,14 @@ class CellRun:
     partner: Cell | None = field(default=None, compare=False)
 
     @property
-    def group(self) -> Hashable:
-        """What all runs share whose trials of a round run together."""
-        return frozenset(self.cells), self.cell.device
+    def compared(self) -> frozenset[Cell | None]:
+        """What all runs share that are compared with each other, under all interpreters."""
+        return frozenset([self.cell, self.partner])
 
     @property
-    def cells(self) -> list[Cell]:
-        """The cells that it is compared with under all interpreters."""
-        if self.partner is None:
-            return [self.cell]
-        return [self.cell, self.partner]
+    def group(self) -> Hashable:
+        """What all runs share whose trials of a round run together."""
+        return self.compared, self.cell.device
 
 
 def cells_of(runs: Iterable[CellRun]) -> list[Cell]:

@@ -88,8 +88,8 @@ def same_sweep(
     info = store.find_sweep(settings.resume)
     before, now = set(store.planned(info.id)), set(plan.cells())
     if before != now:
-        missing = count(len(before - now), "cell")
-        raise different(info, f"a different plan: {missing} missing, {len(now - before)} additional")
+        numbers = f"{count(len(before - now), 'cell')} missing, {len(now - before)} additional"
+        raise different(info, f"a different plan: {numbers}")
     for name, (old, new) in compared_settings(info, settings, facts).items():
         may_differ = name == ROUNDS and new > old
         if old != new and not may_differ:

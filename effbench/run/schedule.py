@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from effbench.core.cell import Status, Trial
 from effbench.core.labels import grouped
 from effbench.run.duets import Duets, StoppingRule, misses_compilations
-from effbench.run.plan import CellRun, History, Settings, interpreters_of, is_of_duet
+from effbench.run.plan import CellRun, History, Settings, is_of_duet
 from effbench.stats.intervals import enough
 from effbench.store.summary import estimate
 
@@ -92,7 +92,7 @@ class RoundsNeeded:
     duet_rule: StoppingRule | None = None
 
     def __post_init__(self) -> None:
-        self.interpreters = interpreters_of(self.runs)
+        self.compared = grouped(self.runs, lambda run: run.compared)
 
     def groups(self) -> list[TrialGroup]:
         """Return the remaining trials, round by round."""
@@ -133,13 +133,7 @@ class RoundsNeeded:
 
     def recorded_with(self, run: CellRun) -> list[Sequence[Trial]]:
         """Return the trials of each recorded run that this one is compared with, and its own."""
-        recorded = []
-        for cell in run.cells:
-            for interpreter in self.interpreters:
-                trials = self.trials_of(CellRun(cell, interpreter))
-                if trials:
-                    recorded.append(trials)
-        return recorded
+        return list(filter(None, map(self.trials_of, self.compared[run.compared])))
 
     def is_precise(self, trials: Sequence[Trial], rounds: set[int]) -> bool:
         """Return whether latency and period are precise enough in these rounds, over all

@@ -3,10 +3,20 @@
 import contextlib
 import signal
 import threading
-from collections import defaultdict
 
 import pytest
-from schedule_parts import PROTOCOL, A, B, Server, Store, Watcher, gpus, pool_of, runs_of
+from schedule_parts import (
+    PROTOCOL,
+    A,
+    B,
+    Server,
+    Store,
+    Watcher,
+    cell_runs,
+    gpus,
+    pool_of,
+    runs_of,
+)
 
 from effbench.run import client, devices, pool
 from effbench.run.executors import local
@@ -52,10 +62,13 @@ def make(tmp_path, monkeypatch):
         waits = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **(executor or {})}
         settings = Settings.with_defaults(**given, executor=waits)
         store = store or Store()
-        plan = SweepPlan([*(history or {}), *runs_of(planned)], duet_rule=duet_rule)
+        runs = [*(history or {}), *runs_of(planned)]
+        if not runs:
+            runs = [*cell_runs(4), *cell_runs(4, device="cpu")]
+        plan = SweepPlan(runs, duet_rule=duet_rule)
         made = local.LocalExecutor(settings, pools, plan, "s", progress or Watcher(), stop, store)
         made.caches = tmp_path / "caches"
-        made.history = made.rounds.history = defaultdict(list, history or {})
+        made.history.update(history or {})
         made.slots = slots or gpus(1)
         made.server, made.recorded = server, store.recorded
         if planned:

@@ -224,10 +224,10 @@ class LocalExecutor(TrialExecutor):
         not run to its end. Raises StoppedError."""
         while not leads and not self.stop.is_set() and not meeting.can_follow.wait(POLL_S):
             pass
-        request = self.request_of(slot, run, round)
-        if leads or meeting.takes_place:
-            request.duet = meeting.request(leads)
         try:
+            request = self.request_of(slot, run, round)
+            if leads or meeting.takes_place:
+                request.duet = meeting.request(leads)
             return self.run_trial(slot, run, request, meeting)
         except BaseException:
             self.stop.set()
