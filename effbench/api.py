@@ -88,8 +88,6 @@ def results(
         frame = frame.drop(columns=empty)
     swept = swept_columns(labelled(rows, environments))
     more = {name: _typed(values) for name, values in swept.items() if name not in RESULT_DTYPES}
-    if not more:
-        return frame
     return pd.concat([frame, pd.DataFrame(more, index=frame.index)], axis="columns")
 
 
@@ -174,6 +172,6 @@ def compare(
         "differences": compared.differences,
         "notes": compared.notes,
         "limits": limits.source,
+        "in_turns": compared.interleaved,
     }
-    frame.attrs["in_turns"] = compared.interleaved
     return frame

@@ -7,10 +7,12 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 
 GONE_POLL_S = 0.02
+#: A tree of processes is killed until there are none, because it may grow meanwhile.
+MOST_PASSES = 5
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -93,18 +95,6 @@ def environment_of(pid: int, name: str) -> str | None:
     return None
 
 
-def kill_all(find: Callable[[], set[int]]) -> None:
-    """Send SIGKILL to the processes that `find` returns, until it returns none (at most five
-    times)."""
-    for _ in range(5):
-        pids = find()
-        if not pids:
-            return
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-
-
 def siblings(pids: set[int]) -> set[int]:
     """Return which of these processes are trials of the same sweep: they have the same grandparent
     as this process."""
@@ -113,23 +103,35 @@ def siblings(pids: set[int]) -> set[int]:
     return {pid for pid in pids if pid in table and table.get(table[pid][0], (0, 0))[0] == sweep}
 
 
+def kill(pids: Iterable[int]) -> None:
+    """Send SIGKILL to those of these processes that exist."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def kill_descendants(root: int) -> None:
+    """Kill the descendants of `root` and its session, but not `root`."""
+    for _ in range(MOST_PASSES):
+        pids = descendants(root)
+        if not pids:
+            return
+        kill(pids)
+
+
 def kill_tree(root: int) -> None:
     """Kill `root`, its descendants and its session."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(root, signal.SIGKILL)
-    kill_all(lambda: descendants(root))
+    kill([root])
+    kill_descendants(root)
 
 
 def kill_marked(session: int | None, name: str, value: str) -> None:
     """Kill the processes of a session, and all processes with this variable in their
     environment."""
-
-    def marked() -> set[int]:
+    for _ in range(MOST_PASSES):
         table = process_table()
-        return {
-            pid
-            for pid, (_, sid) in table.items()
-            if sid == session or environment_of(pid, name) == value
-        }
-
-    kill_all(marked)
+        pids = {pid for pid, (_, sid) in table.items() if sid == session}
+        pids |= {pid for pid in table if environment_of(pid, name) == value}
+        if not pids:
+            return
+        kill(pids)

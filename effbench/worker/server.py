@@ -152,7 +152,7 @@ class Server:
         for child in self.children.values():
             processes.kill_tree(child.pid)
         # orphans that this process has adopted
-        processes.kill_all(lambda: processes.descendants(os.getpid()))
+        processes.kill_descendants(os.getpid())
 
     def read_messages(self) -> None:
         data = os.read(self.messages_in, READ_BYTES)
@@ -331,7 +331,7 @@ class Server:
         """Kill the processes that the task left behind: its session, and orphans that this server
         has adopted."""
         # not the pid: it may belong to a new process
-        processes.kill_all(lambda: processes.descendants(child.pid))
+        processes.kill_descendants(child.pid)
         for pid, (parent, session) in processes.process_table().items():
             is_orphan = parent == os.getpid() and not {pid, session} & self.children.keys()
             if is_orphan and processes.environment_of(pid, TRIAL_VARIABLE) in (None, child.id):
