@@ -125,7 +125,7 @@ class SweepPlan:
     duet_rule: StoppingRule | None = None
 
     def distinct_runs(self) -> list[CellRun]:
-        return list(dict.fromkeys(run for run in self.runs if run is not None))
+        return list(dict.fromkeys(filter(None, self.runs)))
 
     def cells(self) -> list[Cell]:
         return cells_of(self.distinct_runs())

@@ -126,10 +126,7 @@ class TimeLeft:
 
     def percent(self) -> int:
         """Return the percentage of the sweep that is done; 100 only when nothing is left."""
-        left = self.left.total()
-        if not left:
-            return 100
-        return 100 * (self.whole - left) // self.whole
+        return 100 * (self.whole - self.left.total()) // self.whole
 
     def seconds(self) -> float:
         """Return the estimated seconds until the end; 0 before a trial has ended."""

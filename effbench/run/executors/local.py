@@ -158,7 +158,8 @@ class LocalExecutor(TrialExecutor):
             self.record({run: record}, runs)
 
     def lock(self, slot: Slot) -> socket.socket:
-        """Return the lock of the slot's device; see `wait_for_device`."""
+        """Return the lock of the slot's device, and show if it must wait; see
+        `wait_for_device`."""
         lock = slot.try_lock()
         if lock is not None:
             return lock
