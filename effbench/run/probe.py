@@ -108,7 +108,7 @@ def adapt_modes(
         if mode["name"] == baseline_mode and elsewhere.issuperset(unknown):
             adapted[text] = {key: value for key, value in mode.items() if key not in unknown}
         elif unknown:
-            near = suggest(unknown[0], allowed)
+            near = suggest(unknown[0], elsewhere.difference(unknown))
             names = ", ".join(allowed) or "none"
             raise ConfigError(
                 f"mode {mode['name']} has no setting {unknown[0]!r}{near}; allowed: {names}"

@@ -59,7 +59,8 @@ def make(tmp_path, monkeypatch):
         for one in pools.values():
             one.stop = stop
         given = {"protocol": PROTOCOL, "timeout_s": 30.0, **settings}
-        waits = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **(executor or {})}
+        waits = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, "renew_server": False}
+        waits |= executor or {}
         settings = Settings.with_defaults(**given, executor=waits)
         store = store or Store()
         runs = [*(history or {}), *runs_of(planned)]

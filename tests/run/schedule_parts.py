@@ -33,9 +33,13 @@ FACTS = {
 }
 
 
+MODEL = {"name": "m", "module": {"_target_": "m.Net"}}
+MODE = {"name": "eager", "_target_": "m.Mode"}
+
+
 def cells(count, device="cuda", env=None):
     return [
-        Cell({"name": "m"}, bs, {"name": "eager"}, "float32", "inference", device, {}, env or {})
+        Cell(MODEL, bs, MODE, "float32", "inference", device, {}, env or {})
         for bs in range(1, count + 1)
     ]
 

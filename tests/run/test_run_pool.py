@@ -164,7 +164,7 @@ def test_the_baseline_omits_what_only_other_modes_have():
         (
             "eager",
             "fulgraph",
-            "^mode default has no setting 'fulgraph': did you mean fullgraph\\?; allowed: full",
+            r"^mode eager has no setting 'fulgraph': did you mean fullgraph\?; allowed: none$",
         ),
         ("cuda-graph", "fullgraph", "^mode cuda-graph has no setting 'fullgraph'; allowed: none$"),
     ],

@@ -11,6 +11,7 @@ from schedule_parts import (
     CPU,
     PROTOCOL,
     Server,
+    Store,
     cell_runs,
     cells,
     gpus,
@@ -210,9 +211,10 @@ def test_a_result_that_is_no_record_is_its_own_trials_crash(make, wrong):
 
 
 def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
-    stop = threading.Event()
+    stop, store = threading.Event(), Store()
+    store.add_trial = Mock(side_effect=OSError("full"))
     with pytest.raises(OSError, match="full"):
-        make(groups(1), store=Mock(add_trial=Mock(side_effect=OSError("full"))), stop=stop)
+        make(groups(1), store=store, stop=stop)
     assert stop.is_set()
 
 
