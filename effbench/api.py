@@ -98,12 +98,12 @@ def _typed(values: Sequence[Any]) -> pd.Series[Any]:
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {bool}:
         return pd.Series(values, dtype="boolean")
-    if kinds == {int}:
-        return pd.Series(values, dtype="Int64")
-    if kinds <= {int, float}:
-        return pd.Series(values, dtype="float64")
-    texts = [None if value is None else str(value) for value in values]
-    return pd.Series(texts, dtype="string")
+    if not kinds <= {int, float}:
+        texts = [None if value is None else str(value) for value in values]
+        return pd.Series(texts, dtype="string")
+    numbers = [value for value in values if value is not None]
+    is_whole = kinds == {int} and all(abs(number) < 2**63 for number in numbers)
+    return pd.Series(values, dtype="Int64" if is_whole else "float64")
 
 
 def compare(
