@@ -138,7 +138,7 @@ def discard(streams: Iterable[TextIO]) -> None:
 def failed_access(error: OSError) -> str:
     """Return a message about a file or connection that cannot be read or written."""
     what = error.filename or f"a file or connection (in {place_of(error)})"
-    reason = error.strerror or one_line(error, 300) or type(error).__name__
+    reason = error.strerror or one_line(error, 300)
     return f"cannot read or write {what}: {reason}\nEFFBENCH_DEBUG=1 shows the traceback"
 
 

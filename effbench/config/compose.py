@@ -69,7 +69,7 @@ class Composer:
             else:
                 values = assign(values, word.key, word.override.value())
         values = with_batch_size(values, any(word.key == "bs" for word in words))
-        return Job(words, config_of({name: resolved(values, name) for name in values}))
+        return Job(words, config_of(resolved(values)))
 
     def is_choice(self, word: Word) -> bool:
         """Return whether an override chooses an option of a group. Raises ConfigError if the option
@@ -193,7 +193,7 @@ def with_batch_size(values: Values, is_given: bool) -> Values:
     one is given."""
     if values["stream"]["name"] == streams.NONE:
         return values
-    values = assign(values, "stream", resolved(values, "stream"))  # a reference may have any type
+    values = assign(values, "stream", resolved(values)["stream"])  # a reference may have any type
     sizes = streams.sizes_of(values["stream"])
     if sizes is None:
         return values
@@ -208,20 +208,16 @@ def with_batch_size(values: Values, is_given: bool) -> Values:
 # --- references ---
 
 
-def resolved(values: Values, name: str) -> Any:
-    """Return a section, or a setting of the top level, with values for its references. Raises
+def resolved(values: Values) -> Values:
+    """Return the values with those that references refer to in place of the references. Raises
     ConfigError for a missing value, and OmegaConf's errors for a reference to nothing."""
-    value = values[name]
-    text = str(value)
-    if "${" not in text and MISSING not in text:
-        return value
     try:
-        return with_referred(value, values, name)
+        return {name: with_referred(value, values, name) for name, value in values.items()}
     except (LookupError, TypeError, RecursionError):  # a reference that only OmegaConf resolves
         plain: Any = OmegaConf.to_container(
             OmegaConf.create(dict(values)), resolve=True, throw_on_missing=True
         )
-        return plain[name]
+        return dict(plain)
 
 
 def with_referred(value: Any, values: Values, name: str) -> Any:

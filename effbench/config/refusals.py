@@ -24,7 +24,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
 from hydra.errors import HydraException, MissingConfigException
 from msgspec import inspect
 from omegaconf.errors import OmegaConfBaseException
@@ -216,9 +215,6 @@ def explain(error: Exception) -> ConfigError:
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).partition("/")
         return unknown_option(group, name, error.options)
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        mark = error.problem_mark
-        return ConfigError(f"{mark.name}, line {mark.line + 1}: {error.problem}")
     cause: BaseException = error
     while cause.__cause__ is not None and not str(cause):  # Hydra wraps some errors in an empty one
         cause = cause.__cause__

@@ -130,7 +130,7 @@ def test_cells_of_a_missing_device_are_unsupported(workshop):
             "- a\n- b\n",
             "In 'model/mine': ConfigTypeError raised",
         ),
-        ("model=tiny,mine", "name: [unclosed\nmodule: 3\n", "mine.yaml, line 2"),
+        ("model=tiny,mine", "name: [unclosed\nmodule: 3\n", 'mine.yaml", line 2'),
         (
             "model=tiny,mine",
             "module: {_target_: a.Net}\ninput: {x: {}}\n",
