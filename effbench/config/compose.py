@@ -138,14 +138,12 @@ def assign(values: Values, name: str, value: Any) -> Values:
     return changed
 
 
+@cache
 def setting_of(name: str) -> Setting | None:
     """Return the setting with this name, or the open one that has it as a key."""
-    if name in SETTINGS:
-        return SETTINGS[name]
-    while "." in name:
-        name = name.rpartition(".")[0]
-        setting = SETTINGS.get(name)
-        if setting and setting.is_open:
+    for setting in SETTINGS.values():
+        is_inside = setting.is_open and name.startswith(f"{setting.name}.")
+        if is_inside or name == setting.name:
             return setting
     return None
 

@@ -124,11 +124,7 @@ def expectation(kind: inspect.Type) -> str:
     """Return which values a type takes, such as `a whole number of at least 1`."""
     match kind:
         case inspect.UnionType(types=types):
-            # null is last
-            texts = sorted(map(expectation, types), key=lambda text: text == "null")
-            return " or ".join(texts)
-        case inspect.LiteralType(values=(value,)):
-            return str(value)
+            return " or ".join(map(expectation, types))
         case inspect.LiteralType(values=values):
             return f"one of {', '.join(map(str, values))}"
         case inspect.DictType():
@@ -188,8 +184,6 @@ def as_typed(value: Any) -> str:
     """Return a value for a message, text in quotes."""
     if isinstance(value, str):
         return f"'{value}'"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
     return as_override(value)
 
 

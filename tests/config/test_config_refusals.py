@@ -101,7 +101,7 @@ REFUSED = (
     ("bs=one", "bs: expected a whole number of at least 1, got 'one'. Example: bs=8"),
     ("bs=1.5", "bs: expected a whole number of at least 1, got 1.5."),
     ("bs=null", "got null."),
-    ("bs=99999999999999999999", "of at least 1, within ±2,147,483,647, got 99,999"),
+    ("bs=99999999999999999999", "of at least 1, within ±2,147,483,647, got 99999"),
     ("bs=[1,8]", "got [1,8]. To sweep over several values, write bs=1,8"),
     ("protocol.rounds=0", "protocol.rounds: expected a whole number from 1 to 10,000, got 0."),
     ("timeout_s=soon", "timeout_s: expected a number above 0, got 'soon'. Example: timeout_s=900"),
