@@ -326,37 +326,44 @@ def judge_again(compared: Compared, flagged: Sequence[Change], rerun: Rerun) -> 
         cells = compared_cells(rerun.old, rerun.new)
     changes = judge(cells, compared.limits, interleaved=True)
     rows = {(row.key, row.metric): row for row in changes}
-    settled = 0
-    for change in flagged:
-        key = change.key
-        old = rerun.old.result(key)
-        new = rerun.new.result(key)
-        if old is None or new is None:
-            leave(change, NOT_RUN)
-            continue
-        settled += 1
-        old_fails = fails(compared.before, key, old)
-        new_fails = fails(compared.after, key, new)
-        row = rows.get((key, change.metric))
-        if new_fails and not old_fails:
-            change.add_reason(f"run again: {new}")
-            change.verdict = Verdict.BROKEN
-        elif old_fails:
-            # if both fail, the cause may be the machine or a shared dependency
-            leave(change, f"failed when run again (before {old}; now {new})")
-        elif row is None:
-            leave(change, NO_FIGURE)
-        else:
-            metric = METRICS[change.metric]
-            rounds = old.figures(metric).keys() & new.figures(metric).keys()
-            is_duet = all(map(is_of_duet, rerun.duets[key].trials))
-            method = AS_DUETS if is_duet else ALTERNATING
-            settle(change, row, len(rounds), method)
+    settled = [judge_row(change, rows, compared, rerun) for change in flagged].count(True)
     compared.changes = ordered(compared.changes, compared.first)
     compared.notes.append(f"rows run again: {settled}, in sweep {rerun.new.title}")
     reasons = (reason for duets in rerun.duets.values() for reason in duets.reasons_alone)
     for reason in dict.fromkeys(reasons):
         compared.notes.append(f"some rounds were not timed in turn: {reason}")
+
+
+def judge_row(
+    change: Change,
+    rows: Mapping[tuple[str, str], Change],
+    compared: Compared,
+    rerun: Rerun,
+) -> bool:
+    """Update a flagged row by the re-run. Return whether both sides ran again. `rows`: of the
+    re-run, by cell key and metric."""
+    key = change.key
+    old = rerun.old.result(key)
+    new = rerun.new.result(key)
+    if old is None or new is None:
+        leave(change, NOT_RUN)
+        return False
+    old_fails = fails(compared.before, key, old)
+    row = rows.get((key, change.metric))
+    if old_fails:
+        # if both fail, the cause may be the machine or a shared dependency
+        leave(change, f"failed when run again (before {old}; now {new})")
+    elif fails(compared.after, key, new):
+        change.add_reason(f"run again: {new}")
+        change.verdict = Verdict.BROKEN
+    elif row is None:
+        leave(change, NO_FIGURE)
+    else:
+        metric = METRICS[change.metric]
+        rounds = old.figures(metric).keys() & new.figures(metric).keys()
+        is_duet = all(map(is_of_duet, rerun.duets[key].trials))
+        settle(change, row, len(rounds), AS_DUETS if is_duet else ALTERNATING)
+    return True
 
 
 def fails(side: Side, key: str, now: ResultWithTrials) -> bool:

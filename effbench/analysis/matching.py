@@ -203,18 +203,31 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
     names: dict[str, set[str]] = {}
     for side in sides:
         for key, known in side.environments.items():
-            interpreter = known.interpreter or OWN["python"]
-            folder = known.folder or OWN["folder"]
-            names[key] = {known.hardware, interpreter, folder, known.torch_version}
+            names[key] = names_of(known)
     wanted = set(matching(on, set().union(*names.values())))
     chosen = [key for key, of_environment in names.items() if of_environment & wanted]
     if not chosen:
-        titles = " or ".join(dict.fromkeys(side.title for side in sides))
-        places = dict.fromkeys(place for side in sides for place in side.places)
-        known_places = ", ".join(places) or "nothing yet"
-        raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {known_places}")
+        raise NothingFoundError(nothing_on(sides, on))
     limited = [side.within(chosen) for side in sides]
     return [part if part.environments else side for part, side in zip(limited, sides, strict=True)]
+
+
+def names_of(environment: StoredEnvironment) -> set[str]:
+    """Return what `--on` may call an environment."""
+    return {
+        environment.hardware,
+        environment.interpreter or OWN["python"],
+        environment.folder or OWN["folder"],
+        environment.torch_version,
+    }
+
+
+def nothing_on(sides: Sequence[Side], on: str) -> str:
+    """Return that no trial ran there, and where the trials ran."""
+    titles = " or ".join(dict.fromkeys(side.title for side in sides))
+    places = dict.fromkeys(place for side in sides for place in side.places)
+    known_places = ", ".join(places) or "nothing yet"
+    return f"no trial of {titles} on {on!r}; trials ran on {known_places}"
 
 
 def at_one_place(
@@ -357,11 +370,7 @@ def compared_cells(
         new = after.result(other)
         if old is None and new is None:
             continue
-        why = None
-        if other is None:
-            why = "not in the plan"
-        elif new is None:
-            why = f"planned, not measured: the sweep is {after.sweep.state}"
+        why = why_missing(after, other)
         compared.append(ComparedCell(key, names[key], after.hardware, old, new, why))
     if not any(cell.before and cell.after for cell in compared):
         text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
@@ -369,6 +378,15 @@ def compared_cells(
             text += first_difference(before, after, differing)
         raise NothingFoundError(text)
     return compared
+
+
+def why_missing(after: Side, key: str | None) -> str | None:
+    """Return why a cell has no result on the later side; None if it has one."""
+    if key is None:
+        return "not in the plan"
+    if after.result(key) is None:
+        return f"planned, not measured: the sweep is {after.sweep.state}"
+    return None
 
 
 def partners_of(

@@ -371,20 +371,9 @@ def judge_ratio(
 ) -> None:
     """Add the test of the ratio. The tests of all rows decide together, unless the difference is
     too small to matter. `least`: the absolute difference that matters."""
-    old, new = cell.results
-    by_chance: frozenset[str] = frozenset()
-    if change.metric not in SIZES:
-        change.kernels = cell.kernels.difference
-        by_chance = cell.kernels.by_chance
     # parts of a sweep that was resumed after an update have different rounds
     is_paired = interleaved and len(figures.before.keys() & figures.after.keys()) >= 2
-    run_test = compare_pairs if is_paired else compare
-    test = run_test(
-        figures.before,
-        figures.after,
-        change.limit or 0.0,
-        Compilations(old.compile_caches, new.compile_caches, by_chance),
-    )
+    test = test_of_ratio(change, cell, figures, is_paired)
     change.test = test
     change.ratio = test.ratio
     change.low = test.low
@@ -398,11 +387,31 @@ def judge_ratio(
     if least and abs(difference) <= least:
         change.doubt("the difference is too small to matter", Verdict.SAME)
         return
-    if "launch" in (old.bound, new.bound) and change.metric in HOST_METRICS:
+    bounds = [side.bound for side in cell.results]
+    if "launch" in bounds and change.metric in HOST_METRICS:
         floor = 0.0 if is_paired else HOST_CHANGE
         change.host_noise = max(test.smallest_slowdown or 0.0, floor)
     if test.p_value is None:
         change.doubt("a side has only one trial, so the spread is unknown")
+
+
+def test_of_ratio(
+    change: Change, cell: ComparedCell, figures: RoundFigures, is_paired: bool
+) -> RatioTest:
+    """Return the test of a ratio, and note which kernels differ. `is_paired`: rounds are compared
+    with each other."""
+    old, new = cell.results
+    by_chance: frozenset[str] = frozenset()
+    if change.metric not in SIZES:
+        change.kernels = cell.kernels.difference
+        by_chance = cell.kernels.by_chance
+    run_test = compare_pairs if is_paired else compare
+    return run_test(
+        figures.before,
+        figures.after,
+        change.limit or 0.0,
+        Compilations(old.compile_caches, new.compile_caches, by_chance),
+    )
 
 
 def judge_range(
