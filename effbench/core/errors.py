@@ -83,6 +83,4 @@ def suggest(word: str, known: Iterable[str], cutoff: float = 0.5, before: str = 
     """Return `: did you mean eager?` with the most similar entry of `known`; empty if no entry is
     similar enough."""
     near = nearest(word, known, cutoff)
-    if not near:
-        return ""
-    return f"{before}did you mean {near}?"
+    return f"{before}did you mean {near}?" if near else ""

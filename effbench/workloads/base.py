@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from effbench.core.cell import Cell, Trial
-from effbench.measure import accuracy, flops, gradients
+from effbench.measure import flops, gradients
+from effbench.measure.accuracy import Comparison
 from effbench.measure.samples import Timing
 from effbench.measure.timing import Timer
 from effbench.models.inputs import Args, Batch, Inputs, Kwargs, Step, make_inputs
@@ -105,7 +106,7 @@ class Workload(ABC):
         self.seed: int = self.cell.numerics.get("seed", 0)
         tolerance = self.cell.model.get("tolerance")
         dtype = getattr(torch, self.cell.dtype)
-        self.comparison = accuracy.Comparison(dtype, tolerance, self.device)
+        self.comparison = Comparison(dtype, tolerance, self.device)
         self.positional = [name for name, spec in self.specs.items() if not spec.keyword]
         self.inputs = InputSets([], [])
         self.step: Step = self.module

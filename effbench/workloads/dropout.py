@@ -41,10 +41,9 @@ def switch_off(module: nn.Module) -> list[str]:
                 if isinstance(value, float) and 0 < value <= 1:
                     setattr(owner, name, 0.0)
                     counts[f"{type(owner).__name__}.{name}={value:g}"] += 1
-    changes = []
-    for title, number in counts.items():
-        changes.append(title if number == 1 else f"{title} ({number} modules)")
-    return changes
+    return [
+        title if number == 1 else f"{title} ({number} modules)" for title, number in counts.items()
+    ]
 
 
 def known_names(owner: Any) -> Iterator[str]:

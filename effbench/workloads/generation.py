@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from effbench.core.cell import Cell, Status
 from effbench.core.errors import UnsupportedError
-from effbench.measure import accuracy, timing
-from effbench.measure.accuracy import Parts
+from effbench.measure import timing
+from effbench.measure.accuracy import Parts, parts
 from effbench.models.inputs import Args, Inputs, Kwargs, Step
 from effbench.modes.base import Prepared
 from effbench.workloads import state
@@ -213,7 +213,7 @@ class Generation(Inference):
                 f"in check: phase=generate needs the logits [{self.cell.bs}, 1, vocabulary] of the"
                 f" last token, got {shape or type(logits).__name__}",
             )
-        return state.on_host(accuracy.parts(logits))
+        return state.on_host(parts(logits))
 
     def take_reference(self) -> None:
         """Keep eager's requests with all prompts. Raises Ended for logits of another shape, or that

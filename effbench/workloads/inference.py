@@ -61,12 +61,10 @@ class Inference(Workload):
         if self.grad_mode == gradients.AUTO:
             self.grad_mode = gradients.GRAD
             if reason is None:
-                self.grad_mode = gradients.NO_GRAD
                 reason = self.unfit_for_inference_mode(start)
                 start()
-            if reason is None:
-                self.grad_mode = gradients.INFERENCE
-            else:
+                self.grad_mode = gradients.NO_GRAD if reason else gradients.INFERENCE
+            if reason is not None:
                 self.trial.extra["grad_mode_reason"] = reason
         self.trial.extra["grad_mode"] = self.grad_mode
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from effbench.measure import accuracy
+from effbench.measure.accuracy import as_real, is_inexact, parts, tensors
 from effbench.models.build import resolve_target
 from effbench.models.inputs import seeded_generator
 
@@ -48,13 +48,13 @@ def make_loss(name: str, seed: int) -> TrainingLoss:
 def float_outputs(output: Any) -> list[Tensor]:
     """Return the float outputs as real tensors of float32 or a wider dtype, without empty ones,
     whose mean is NaN."""
-    tensors = [output]
+    values = [output]
     if not isinstance(output, Tensor):
-        tensors = list(accuracy.tensors(accuracy.parts(output, copy=False)).values())
+        values = list(tensors(parts(output, copy=False)).values())
     outs = []
-    for tensor in tensors:
-        if accuracy.is_inexact(tensor) and tensor.numel():
-            real = accuracy.as_real(tensor)
+    for tensor in values:
+        if is_inexact(tensor) and tensor.numel():
+            real = as_real(tensor)
             outs.append(real.to(torch.promote_types(real.dtype, torch.float32)))
     if not outs:
         raise ValueError(

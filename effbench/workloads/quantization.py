@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from effbench.core.cell import Status
-from effbench.measure import accuracy
+from effbench.measure.accuracy import Comparison, Parts, parts
 from effbench.models.inputs import Inputs
 from effbench.modes.selective import results_in
 from effbench.workloads.base import copies
@@ -58,7 +58,7 @@ def quantize(module: nn.Module, kind: str, inputs: Inputs) -> float | None:
             Status.UNSUPPORTED,
             f"numerics.quantize={kind}: torchao can quantize none of the linear layers",
         )
-    comparison = accuracy.Comparison(device=linear[0].weight.device)
+    comparison = Comparison(device=linear[0].weight.device)
     return comparison.compare(outputs(module, inputs), before).error
 
 
@@ -84,14 +84,14 @@ def is_quantized(weight: torch.Tensor) -> bool:
     return type(weight.data) is not torch.Tensor
 
 
-def outputs(module: nn.Module, inputs: Inputs) -> accuracy.Parts:
+def outputs(module: nn.Module, inputs: Inputs) -> Parts:
     """Return the outputs of an eager call that leaves the module and the inputs unchanged."""
-    made: accuracy.Parts = {}
+    made: Parts = {}
 
     def call() -> None:
         args, kwargs = copies(inputs)
         copied = copy.deepcopy(module, results_in(module))
-        made.update(accuracy.parts(copied(*args, **kwargs)))
+        made.update(parts(copied(*args, **kwargs)))
 
     why_gradients(call)
     return made

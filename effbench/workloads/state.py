@@ -145,9 +145,8 @@ def digest(module: nn.Module) -> str:
         if isinstance(value, PLAIN):
             hashed.update(f"{name} {value!r} ".encode())
         elif isinstance(value, Tensor):
-            hashed.update(f"{name} ".encode())
             stream = io.BytesIO()
-            torch.save(value.detach().cpu(), stream)
+            torch.save((str(name), value.detach().cpu()), stream)
             hashed.update(stream.getbuffer())
     return hashed.hexdigest()
 

@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from effbench.core.cell import Cell, Status
 from effbench.core.errors import UnsupportedError
-from effbench.measure import accuracy, flops
+from effbench.measure import flops
+from effbench.measure.accuracy import not_finite
 from effbench.measure.training_accuracy import (
     Exact,
     Named,
@@ -301,7 +302,7 @@ class TrainingSteps(Workload):
         given = self.inputs.checked[0]
         self.renew(given)
         args, kwargs = given
-        name = accuracy.not_finite({"the loss": self.step(*args, **kwargs), **self.state()})
+        name = not_finite({"the loss": self.step(*args, **kwargs), **self.state()})
         if name is None:
             return None
         return f"{name} is not finite after timing: training diverged; choose a smaller training.lr"
