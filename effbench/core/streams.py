@@ -116,6 +116,8 @@ def read_sizes(path: str) -> list[int]:
         )
     for number, word in enumerate(words, start=1):
         if not SIZE.fullmatch(word):
-            expected = f"expected an integer of at least 1, got {word[:40]!r}"
-            raise ConfigError(f"the stream {path}, size {number}: {expected}")
+            raise ConfigError(
+                f"the stream {path}, size {number}: expected an integer of at least 1, got"
+                f" {word[:40]!r}"
+            )
     return [int(word) for word in words]

@@ -262,8 +262,9 @@ class Comparison:
             return AccuracyVerdict(reason=f"the structure differs from eager's: {names}")
         for name, ref in eager.items():
             if not alike(output[name], ref):
-                words = f"{name} is {described(output[name])}, but eager's is {described(ref)}"
-                return AccuracyVerdict(reason=words)
+                return AccuracyVerdict(
+                    reason=f"{name} is {described(output[name])}, but eager's is {described(ref)}"
+                )
         device = place(eager, self.device)
         verdict = AccuracyVerdict(only_values=True)
         for name, ref in tensors(eager).items():
@@ -285,8 +286,9 @@ class Comparison:
             near = torch.isclose(values, wanted, limit, limit * scale, equal_nan=True)
             far += int((~near).sum())
         if far and verdict.reason is None:
-            places = f"{far:,} of {ref.numel():,} values"
-            verdict.reason = f"{name} differs from eager in {places}{errors}"
+            verdict.reason = (
+                f"{name} differs from eager in {far:,} of {ref.numel():,} values{errors}"
+            )
 
     def compare_with_float64(self, output: Parts, eager: Parts, exact: Parts) -> str | None:
         """Return None if `output` is about as close to the float64 result as eager's is, else what

@@ -34,8 +34,7 @@ from effbench.worker.step_timer import StepTimer
 from effbench.worker.step_times import StepTimes
 from effbench.workloads import quantization, state
 from effbench.workloads.base import Workload, copies, make_sets, to_channels_last
-from effbench.workloads.endings import Ended
-from effbench.workloads.first_call import why_gradients
+from effbench.workloads.endings import Ended, why_gradients
 from effbench.workloads.select import workload_of
 
 TRACED_MS = 50.0

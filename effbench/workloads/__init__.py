@@ -4,9 +4,8 @@
 |---|---|
 | base, select | what does every workload tell, and which one has a cell? |
 | inference, training, generation, stream, arrivals | what is one call of this workload? |
-| first_call | does a module need gradients? |
 | dropout, losses | how does training become comparable? |
 | state | what does a call change in the module, and how is it restored? |
 | quantization | which layers are quantized? |
-| endings | how does a trial end early? |
+| endings | how does a trial end early, and what do exceptions of a module mean? |
 """

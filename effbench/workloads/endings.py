@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 
 import torch
 
 from effbench.core.cell import Status
+from effbench.core.errors import EffbenchError
 from effbench.core.printable import describe, text_of
+from effbench.measure.gradients import GRAD, NO_GRAD, recording
 
 OOM_TEXTS = (
     "out of memory",
@@ -61,4 +64,23 @@ def without_float64(doubt: str, error: Exception) -> str:
     reason = f"{doubt}; no float64 reference ({describe(error)})"
     if is_caused_by_memory(error):
         raise Ended(Status.OOM, reason) from error
+    return reason
+
+
+def why_gradients(call: Callable[[], object]) -> str | None:
+    """Make a call without gradients or, if that fails, with them. Return why it failed, or None.
+    Errors that gradients cannot avoid are raised at once."""
+    try:
+        with recording(NO_GRAD):
+            call()
+        return None
+    except (EffbenchError, Ended):
+        raise
+    except Exception as error:  # a module may raise anything without its gradients
+        if is_out_of_memory(error):
+            raise
+        traceback.clear_frames(error.__traceback__)  # they hold tensors
+        reason = f"{NO_GRAD}: {describe(error)}"
+    with recording(GRAD):
+        call()
     return reason

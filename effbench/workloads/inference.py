@@ -17,8 +17,12 @@ from effbench.models.build import set_seed
 from effbench.models.inputs import Inputs, Step
 from effbench.workloads import quantization, state
 from effbench.workloads.base import Workload, copies, wide_copies
-from effbench.workloads.endings import Ended, is_caused_by_memory, without_float64
-from effbench.workloads.first_call import why_gradients
+from effbench.workloads.endings import (
+    Ended,
+    is_caused_by_memory,
+    why_gradients,
+    without_float64,
+)
 from effbench.workloads.state import StateName
 
 
@@ -161,12 +165,18 @@ class Inference(Workload):
     def refuse_unusable(self, reference: Parts) -> None:
         """Raise Ended for outputs of eager with which nothing can be compared."""
         if not tensors(reference):
-            advice = "return tensors, or a tuple, list or dict of them"
-            raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
+            raise Ended(
+                Status.ERROR,
+                "in check: the output has no tensor to compare; return tensors, or a tuple, list or"
+                " dict of them",
+            )
         name = not_finite(reference)
         if name and not self.cell.model.get("allow_nonfinite"):
-            how = "choose another dtype, or allow it with model.allow_nonfinite=true"
-            raise Ended(Status.INCORRECT, f"eager {name} not finite; {how}")
+            raise Ended(
+                Status.INCORRECT,
+                f"eager {name} not finite; choose another dtype, or allow it with"
+                " model.allow_nonfinite=true",
+            )
 
     def check(self) -> None:
         reason = self.wrong()
@@ -247,10 +257,10 @@ class Inference(Workload):
         given = self.inputs.checked[0]
         first, second = self.follow(self.module, self.module, [given, given])
         if self.comparison.compare(second, first).reason:
-            what = f"the {copied[0]}, which each call changes and effbench cannot restore there"
             raise Ended(
                 Status.UNSUPPORTED,
-                f"this mode has a copy of {what}: outputs cannot be compared with eager's",
+                f"this mode has a copy of the {copied[0]}, which each call changes and effbench"
+                " cannot restore there: outputs cannot be compared with eager's",
             )
 
     # --- figures

@@ -15,8 +15,7 @@ from effbench.measure.accuracy import Comparison, Parts, parts
 from effbench.models.inputs import Inputs
 from effbench.modes.selective import results_in
 from effbench.workloads.base import copies
-from effbench.workloads.endings import Ended
-from effbench.workloads.first_call import why_gradients
+from effbench.workloads.endings import Ended, why_gradients
 from effbench.workloads.state import is_dense
 
 

@@ -213,8 +213,10 @@ class TrainingSteps(Workload):
         self.reference = self.follow(self.step_over(self.module))
         reason = self.reference.not_finite()
         if reason is not None:
-            advice = "if training diverged, choose a smaller training.lr"
-            raise Ended(Status.INCORRECT, f"in eager, {reason}; {advice}")
+            raise Ended(
+                Status.INCORRECT,
+                f"in eager, {reason}; if training diverged, choose a smaller training.lr",
+            )
         # weights that stay frozen need no restoring
         frozen = {
             name
