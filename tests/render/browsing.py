@@ -54,7 +54,8 @@ def site(
     **more: Any,
 ) -> Path:
     """Writes a site; returns its folder."""
-    write_site(ReportData(database, device_sweeps, History([], {}, {}, [], []), **more), out)
+    more.setdefault("history", History([], {}, {}, [], []))
+    write_site(ReportData(database, device_sweeps, **more), out)
     return out
 
 
