@@ -75,12 +75,11 @@ def of_cache(trials: Iterable[Trial], *caches: str | None) -> list[Trial]:
 
 @dataclass(frozen=True)
 class CountedTrials:
-    """The trials of a cell that count. `measured`: all with measurements; marked ones and earlier
-    attempts also tell how long preparing takes, because few trials compile cold. `mark`: the field
-    that says why a trial is marked."""
+    """The trials of a cell (`every`), and those that count (`kept`). `mark`: the field that says
+    why a trial is marked."""
 
+    every: Sequence[Trial]
     kept: list[Trial]
-    measured: list[Trial]
     mark: str
 
     @classmethod
@@ -104,8 +103,13 @@ class CountedTrials:
         if sum(getattr(trial, mark) is None for trial in fast) >= ENOUGH_UNMARKED:
             ok = fast
         kept = sorted((*failed, *ok), key=attrgetter("round"))
-        measured = [trial for trial in trials if trial.status.is_measured]
-        return cls(kept, measured, mark)
+        return cls(trials, kept, mark)
+
+    @property
+    def measured(self) -> list[Trial]:
+        """All with measurements: marked ones and earlier attempts also tell how long preparing
+        takes, because few trials compile cold."""
+        return [trial for trial in self.every if trial.status.is_measured]
 
     @property
     def decisive(self) -> Trial:
@@ -186,20 +190,19 @@ def figure_of(trial: Trial, metric: Metric) -> float | None:
 
 
 def summarise(
-    trials: Sequence[Trial],
+    of_cell: CountedTrials,
     *,
     bs: float | None,
-    is_baseline: bool = False,
-    of_baseline: CountedTrials | None = None,
+    of_baseline: CountedTrials | None,
 ) -> Summary:
     """Return the summary of the trials of one cell in one sweep and environment.
 
     `bs`: the cell's batch size (mean of a stream), None if unknown. `of_baseline`: the trials of
-    the cell that differs only in its mode; `is_baseline`: it is this cell. The summary's `trials`
-    is the number of rounds behind the figures. A failed cell only has the figures that explain the
-    failure. Raises ValueError without trials.
+    the cell that differs only in its mode; `of_cell` itself if it is the baseline. The summary's
+    `trials` is the number of rounds behind the figures. A failed cell only has the figures that
+    explain the failure. Raises ValueError without trials.
     """
-    of_cell = CountedTrials.of(trials)
+    is_baseline = of_cell is of_baseline
     kept = of_cell.kept
     status = of_cell.decisive.status
     summary = Summary(
@@ -229,7 +232,7 @@ def summarise(
         return summary
     if is_baseline:
         return replace(summary, **_speedups_of_baseline(of_cell))
-    summary = replace(summary, **speedup_columns(trials, of_cell, of_baseline))
+    summary = replace(summary, **speedup_columns(of_cell, of_baseline))
     if of_baseline is None:
         return summary
     return replace(summary, break_even_calls=_break_even(summary, of_cell, of_baseline))
@@ -285,9 +288,7 @@ def _speedups_of_baseline(of_cell: CountedTrials) -> Columns:
     return columns
 
 
-def speedup_columns(
-    trials: Sequence[Trial], of_cell: CountedTrials, of_baseline: CountedTrials | None
-) -> Columns:
+def speedup_columns(of_cell: CountedTrials, of_baseline: CountedTrials | None) -> Columns:
     """Return the columns with the speedups.
 
     The headline comes from pairs, if every trial that counts has pairs; a speedup that these do not
@@ -297,7 +298,7 @@ def speedup_columns(
     processes may meet different speeds without a trace.
     """
     separate = _separate_speedups(of_cell, of_baseline)
-    paired = _paired_speedups(trials)
+    paired = _paired_speedups(of_cell)
     headline = paired or separate
     if headline is None:
         return {}
@@ -315,13 +316,13 @@ def speedup_columns(
     for name, mean in headline.means.items():
         columns |= interval_columns(name, mean)
     if paired is not None:
-        columns |= _busy_speedups(trials)
+        columns |= _busy_speedups(of_cell)
     return columns
 
 
-def _busy_speedups(trials: Sequence[Trial]) -> Columns:
+def _busy_speedups(of_cell: CountedTrials) -> Columns:
     """Return the columns with the speedups of pairs during which the host was disturbed."""
-    attempts = last_attempts(trials)
+    attempts = last_attempts(of_cell.every)
     columns: Columns = {}
     for name in SPEEDUPS:
         figures = [getattr(trial, f"pair_{name}_disturbed") for trial in attempts]
@@ -329,9 +330,9 @@ def _busy_speedups(trials: Sequence[Trial]) -> Columns:
     return columns
 
 
-def _paired_speedups(trials: Sequence[Trial]) -> Speedups | None:
+def _paired_speedups(of_cell: CountedTrials) -> Speedups | None:
     """Return the speedups of pairs; None unless every trial that counts has pairs."""
-    pairs = CountedTrials.of(trials, "pair_disturbance")
+    pairs = CountedTrials.of(of_cell.every, "pair_disturbance")
     if any(trial.pair_speedup is None for trial in pairs.kept):
         return None
     means = estimates(pairs.kept, {name: f"pair_{name}" for name in SPEEDUPS})

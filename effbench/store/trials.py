@@ -285,20 +285,18 @@ def _summaries(
     cells: Sequence[sa.Row[Any]], trials: Mapping[str, list[StoredTrial]], baseline_mode: str
 ) -> dict[str, Summary]:
     """Return cell key -> summary."""
-    # comparison key -> the baseline: of several variants of its mode, the first in the plan
-    baselines: dict[str, str] = {}
+    counted = {cell.key: CountedTrials.of(trials[cell.key]) for cell in cells}
+    # of several variants of the baseline mode, the first in the plan is the baseline
+    baselines: dict[str, CountedTrials] = {}
     for cell in cells:
         if cell.mode == baseline_mode:
-            baselines.setdefault(cell.comparison_key, cell.key)
-    counted = {key: CountedTrials.of(trials[key]) for key in baselines.values()}
+            baselines.setdefault(cell.comparison_key, counted[cell.key])
     summaries = {}
     for cell in cells:
-        baseline = baselines.get(cell.comparison_key, "")
         summaries[cell.key] = summarise(
-            trials[cell.key],
+            counted[cell.key],
             bs=_samples_per_call(cell),
-            is_baseline=cell.key == baseline,
-            of_baseline=counted.get(baseline),
+            of_baseline=baselines.get(cell.comparison_key),
         )
     return summaries
 

@@ -14,12 +14,12 @@ BUSY = "host busy for 83 % of the timing"
 
 
 def summarise(trials, *, bs=1, baseline=(), is_baseline=False):
+    of_cell = CountedTrials.of(trials)
     compared = CountedTrials.of(baseline) if baseline else None
     return summary.summarise(
-        trials,
+        of_cell,
         bs=bs,
-        of_baseline=compared,
-        is_baseline=is_baseline,
+        of_baseline=of_cell if is_baseline else compared,
     )
 
 
