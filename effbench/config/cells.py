@@ -216,8 +216,7 @@ def check_effect(jobs: Sequence[Job]) -> None:
 def check_devices(cells: Iterable[Cell], settings: Settings, has_cuda: bool) -> None:
     """Raise ConfigError if no cell can be measured as the settings require."""
     devices = {cell.device for cell in cells}
-    is_elsewhere = settings.executor.name == "slurm"
-    if devices == {"cuda"} and not has_cuda and not is_elsewhere:
+    if devices == {"cuda"} and not has_cuda and settings.executor.name != "slurm":
         raise ConfigError(
             "device=cuda, but torch sees no GPU here: use device=cpu, or see effbench doctor"
         )

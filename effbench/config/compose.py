@@ -122,7 +122,11 @@ class Composer:
 def assign(values: Values, name: str, value: Any) -> Values:
     """Return the values with another one for a setting, or for all settings of a mapping. Raises
     ConfigError if there is no such setting, or the value is invalid."""
-    check_finite(value)
+    try:
+        canonical_json(value)
+    except ValueError:
+        how = "to use them as text, put quotes inside quotes: 'model.name=\"nan\"'"
+        raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
     if name in SECTIONS:
         if not isinstance(value, dict):
             raise refusals.no_value(name, value)
@@ -167,15 +171,6 @@ def typed(values: Values) -> Values:
     for name, value in values.items():
         values = assign(values, name, value)
     return values
-
-
-def check_finite(value: Any) -> None:
-    """Raise ConfigError for NaN and infinity."""
-    try:
-        canonical_json(value)
-    except ValueError:
-        how = "to use them as text, put quotes inside quotes: 'model.name=\"nan\"'"
-        raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
 
 
 def config_of(values: Values) -> Config:

@@ -5,7 +5,7 @@ other mistakes has its text:
 
 - syntax: `cannot_parse`; `overrides.check_word` (a word that is no override, or lacks quotes)
 - names: `unknown_setting`, `unknown_option`, `no_option`; `compose.without` (`~`)
-- values: `wrong_value`, `no_value`; `compose.check_finite` (nan), `compose.with_referred` (no
+- values: `wrong_value`, `no_value`; `compose.assign` (nan), `compose.with_referred` (no
   value), `matrix.check_environment` (a number as text)
 - sweeps: `matrix` (too many cells, a mapping given twice), `launch.composer_of` (another launcher),
   `cells.split` (a setting that cannot be swept), `cells.check_effect` (a phase that no cell has)

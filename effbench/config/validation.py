@@ -21,7 +21,9 @@ def validate(job: Job) -> None:
     config = job.config
     check_phase(config)
     check_arrivals(config.stream, config.protocol)
-    check_sweep(config)
+    name = config.sweep.name or ""
+    if name == "last" or is_rerun(name):
+        raise ConfigError(f"sweep.name={name} is reserved by effbench: choose another name")
     check_rules(config.exclude)
     check_model(config.model)
     check_mode(job)
@@ -60,13 +62,6 @@ def check_arrivals(stream: Stream, protocol: Protocol) -> None:
             f" than protocol.min_samples={protocol.min_samples}; set a longer budget or a higher"
             " rate"
         )
-
-
-def check_sweep(config: Config) -> None:
-    """Raise ConfigError for a name of the sweep with another meaning."""
-    name = config.sweep.name or ""
-    if name == "last" or is_rerun(name):
-        raise ConfigError(f"sweep.name={name} is reserved by effbench: choose another name")
 
 
 def check_mode(job: Job) -> None:
