@@ -222,10 +222,14 @@ class Labeller:
         modes = [row.mode for row in rows]
         self.modes = list(map(self._name_of_mode, modes, self.params))
         self.paths = [*swept, *sorted(set().union(*self.settings.values()))]
+        self._add_fallbacks()
+
+    def _add_fallbacks(self) -> None:
+        """Add fields as long as rows with the same labels remain."""
         for field in FALLBACKS:
             texts = self._texts_of_field(field)
-            is_unique = len(set(zip(self._points(), self.modes, strict=True))) == len(rows)
-            if not is_unique and _vary(texts):
+            points = zip(self._points(), self.modes, strict=True)
+            if len(set(points)) < len(self.rows) and _vary(texts):
                 self.labels[field] = texts
 
     def labels_of_rows(self) -> list[dict[str, Any]]:
