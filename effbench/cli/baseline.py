@@ -11,6 +11,7 @@ from effbench.core.settings import db_option
 from effbench.core.table import Column, Table
 from effbench.core.terminal import terminal
 from effbench.store.store import Store
+from effbench.store.sweeps import SweepInfo
 
 HELP = "Name a sweep as a baseline (set), list the baselines (ls), or remove one (rm)."
 ACTIONS = ("set", "ls", "rm")
@@ -60,6 +61,11 @@ def set_baseline(store: Store, args: argparse.Namespace) -> None:
         if hardware in before and before[hardware].sweep_id != sweep.id:
             text += f" (was {before[hardware].sweep_id})"
         print(one_line(text))
+    warn_unguarded(store, sweep)
+
+
+def warn_unguarded(store: Store, sweep: SweepInfo) -> None:
+    """Print which cells of a baseline are not guarded."""
     counts = [
         f"{number} {status}" for status, number in sorted(sweep.statuses.items()) if status != "ok"
     ]

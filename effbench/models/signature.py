@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -13,10 +13,8 @@ def mismatch(kind: Any, inputs: Mapping[str, bool]) -> str | None:
     """Return why these inputs do not fit the forward of a module's class, or None; also for a
     factory, and if a decorator or the class itself hides the arguments. `inputs`: whether each is
     passed by name, in order."""
-    if not inspect.isclass(kind) or kind.__call__ is not nn.Module.__call__:
-        return None
-    forward = inspect.getattr_static(kind, "forward")
-    if not inspect.isfunction(forward) or forward is nn.Module.forward:
+    forward = own_forward(kind)
+    if forward is None:
         return None
     signature = inspect.signature(forward, follow_wrapped=False)
     # an argument is bound to the name of the input that it gets
@@ -39,3 +37,13 @@ def mismatch(kind: Any, inputs: Mapping[str, bool]) -> str | None:
                 f" list inputs in the order of forward, or set model.inputs.{name}.keyword=true"
             )
     return None
+
+
+def own_forward(kind: Any) -> Callable[..., Any] | None:
+    """Return the forward of a module's class; None if something else is called instead."""
+    if not inspect.isclass(kind) or kind.__call__ is not nn.Module.__call__:
+        return None
+    forward = inspect.getattr_static(kind, "forward")
+    if not inspect.isfunction(forward) or forward is nn.Module.forward:
+        return None
+    return forward

@@ -67,6 +67,18 @@ def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
     return list({trial.round: trial for trial in by_attempt}.values())
 
 
+def slowest_ms(trials: Iterable[Trial]) -> float:
+    """Return how long the fixed work on the host may take in trials that count; without a limit on
+    the CPU, where that work has levels of its own."""
+    on_gpu = [trial.host_ms for trial in trials if trial.gpu_uuid is not None]
+    return SLOWER_HOST * min(filter(None, on_gpu), default=inf)
+
+
+def on_fast_hosts(trials: Iterable[Trial], limit_ms: float) -> list[Trial]:
+    """Return the trials whose fixed work on the host took at most this long, or is unknown."""
+    return [trial for trial in trials if (trial.host_ms or 0.0) <= limit_ms]
+
+
 def of_cache(trials: Iterable[Trial], *caches: str | None) -> list[Trial]:
     """Return the trials with one of these compile caches: `cold`, `warm`, or None for trials that
     compile nothing."""
@@ -96,10 +108,7 @@ class CountedTrials:
         unmarked = [trial for trial in ok if getattr(trial, mark) is None]
         if len(unmarked) >= ENOUGH_UNMARKED:
             ok = unmarked
-        # on the CPU, the fixed work has levels of its own
-        speeds = [trial.host_ms for trial in (*failed, *ok) if trial.gpu_uuid is not None]
-        limit_ms = SLOWER_HOST * min(filter(None, speeds), default=inf)
-        fast = [trial for trial in ok if (trial.host_ms or 0.0) <= limit_ms]
+        fast = on_fast_hosts(ok, slowest_ms([*failed, *ok]))
         if sum(getattr(trial, mark) is None for trial in fast) >= ENOUGH_UNMARKED:
             ok = fast
         kept = sorted((*failed, *ok), key=attrgetter("round"))
