@@ -89,7 +89,6 @@ EXTRAS = {
     "nbformat": "test",
     "playwright": "test",
     "psycopg": "postgres",
-    "pyarrow": "export",
     "ruff": "test",
     "timm": "models",
     "tokenizers": "models",

@@ -20,9 +20,9 @@ from effbench.core.printable import count, csv_value
 from effbench.store import RESULT_COLUMNS, Store
 from effbench.store.values import result_row
 
-HELP = "Write the view `results` as CSV or Parquet, or whole sweeps for `effbench import`."
+HELP = "Write the view `results` as CSV, or whole sweeps for `effbench import`."
 #: Extension of a file -> its format.
-FORMATS = {".csv": "csv", ".parquet": "parquet", ".db": "db", ".sqlite": "db"}
+FORMATS = {".csv": "csv", ".db": "db", ".sqlite": "db"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,57 +30,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_sweeps(parser)
     parser.add_argument(
         "--format",
-        choices=["csv", "parquet", "db"],
+        choices=["csv", "db"],
         help="format of the view, or db: a SQLite file of whole sweeps, with plan, environments and"
-        " every trial with its samples (default: from the name of --out, else csv); parquet needs"
-        " effbench[export]",
+        " every trial with its samples (default: from the name of --out, else csv)",
     )
     options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     form = args.format or FORMATS.get(Path(args.out or "").suffix, "csv")
-    is_on_terminal = options.is_stdout(args.out) and sys.stdout.isatty()
-    if (form == "db" and is_on_terminal) or (form == "parquet" and options.is_stdout(args.out)):
-        raise UsageError(f"export --format {form} writes a binary file; add --out FILE.{form}")
     if form == "db":
         return write_sweeps(args)
     with Store.open(args.db, mode="read") as store:
         store.find_sweep("last")  # an empty database is an error
         ids = [store.find_sweep(reference).id for reference in args.sweep]
-        rows = [with_text(result_row(result)) for result in store.results(*ids)]
-    if form == "csv":
-        options.write(csv_text(rows), args)
-    else:
-        write_parquet(rows, args)
+        rows = [result_row(result) for result in store.results(*ids)]
+    options.write(csv_text(rows), args)
     return 0
 
 
-def with_text(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row with `params` as JSON text."""
-    return {**row, "params": json.dumps(row["params"], sort_keys=True)}
-
-
 def csv_text(rows: Iterable[dict[str, Any]]) -> str:
+    """Return the rows as CSV, `params` as JSON."""
     text = io.StringIO()
     writer = csv.DictWriter(text, RESULT_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
+        row["params"] = json.dumps(row["params"], sort_keys=True)
         writer.writerow({name: csv_value(value) for name, value in row.items()})
     return text.getvalue()
-
-
-def write_parquet(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
-    from effbench.store.schema import RESULT_DTYPES
-    from effbench.store.trials import frame_of
-
-    dtypes = {**RESULT_DTYPES, "started_at": "datetime64[us, UTC]", "params": "string"}
-    frame = frame_of(rows, dtypes)
-    with options.output(args) as stream:
-        try:
-            frame.to_parquet(stream, compression="zstd", index=False)
-        except ImportError as error:
-            raise UsageError("Parquet needs pyarrow; run pip install 'effbench[export]'") from error
 
 
 def write_sweeps(args: argparse.Namespace) -> int:
@@ -88,6 +65,8 @@ def write_sweeps(args: argparse.Namespace) -> int:
     from effbench.store.source import opened
     from effbench.store.transfer import write_file
 
+    if options.is_stdout(args.out) and sys.stdout.isatty():
+        raise UsageError("export --format db writes a binary file; add --out FILE.db")
     with opened(args.db) as source, tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         ids = source.sweep_ids(args.sweep)
         path = Path(folder) / "sweeps.db"

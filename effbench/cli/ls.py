@@ -34,23 +34,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--traceback",
         action="store_true",
-        help="with --failures: add the traceback of each cell's last failed trial, or the end of"
-        " its output",
+        help="list failures with the traceback of each cell's last failed trial, or the end of its"
+        " output",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    of_one_sweep = args.cells or args.failures
-    if (args.sweep != "last" or args.traceback) and not of_one_sweep:
+    shows_failures = args.failures or args.traceback
+    if args.sweep != "last" and not (args.cells or shows_failures):
         raise UsageError(
-            "ls: without --cells or --failures it lists all sweeps; --sweep needs one of them,"
-            " --traceback needs --failures"
+            "ls: without --cells or --failures it lists all sweeps; --sweep needs one of them"
         )
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)  # raises NothingFoundError for an empty database
         if args.cells:
             print_cells(store, sweep)
-        elif args.failures:
+        elif shows_failures:
             print_failures(store, sweep, args.traceback)
         else:
             print_sweeps(store)
@@ -107,11 +106,8 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     traceback."""
     results = rows_of(store, sweep)
     names = row_names(results)
-    failed = {
-        name: result
-        for name, result in zip(names, results, strict=True)
-        if result.status is not Status.OK
-    }
+    named = dict(zip(names, results, strict=True))
+    failed = {name: result for name, result in named.items() if result.status is not Status.OK}
     if not failed:
         text = f"no failures in sweep {sweep.id}: {count(len(results), 'cell')} ok"
         terminal().print(text, highlight=False)

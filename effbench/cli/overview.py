@@ -48,7 +48,7 @@ GROUPS = {
         "claims": "List published claims about CUDA graphs and torch.compile",
     },
     "Maintenance": {
-        "export": "Write the view `results` as CSV or Parquet",
+        "export": "Write the view `results` as CSV",
         "import": "Import whole sweeps from files",
         "db": "Upgrade a database to this version's schema",
     },

@@ -8,7 +8,8 @@
 - `matrix`: the product of the values of all overrides: the words of each job
 - `compose`: the words of a job become a `settings.Config`
 - `validation`: refuses settings that do not fit together
-- `cells`: a `Config` becomes a `Cell`; which cells are planned
+- `cells`: a `Config` becomes a `Cell`; which cells are planned; `conduct` runs their sweep, and
+  `print_plan` prints it
 - `plugins`: what Hydra needs to know of effbench; sweepers of other packages
-- `refusals`: the text of a refused name, value or syntax, and where all other such texts are
+- `refusals`: the text of a refused name, value or syntax, and where other such texts are
 """

@@ -3,16 +3,19 @@
 Here is what needs the names, types or examples of the settings. The function that finds one of the
 other mistakes has its text:
 
-- syntax: `cannot_parse`; `overrides.check_word` (a word that is no override, or lacks quotes)
+- syntax: `cannot_parse`; `overrides.check_word` (a word that is no override, or lacks quotes),
+  `overrides.read` (options)
 - names: `unknown_setting`, `unknown_option`, `no_option`; `compose.without` (`~`)
 - values: `wrong_value`, `no_value`; `compose.assign` (nan), `compose.with_referred` (no
   value), `matrix.check_environment` (a number as text)
 - sweeps: `matrix` (too many cells, a mapping given twice), `launch.composer_of` (another launcher),
-  `cells.split` (a setting that cannot be swept), `cells.check_effect` (a phase that no cell has)
+  `cells.split` (no cell, a setting that cannot be swept), `cells.check_effect` (a phase that no
+  cell has), `cells.select` (nothing is left), `sweep.check_baseline` (no cell of the baseline)
 - together: `validation`, `compose.with_batch_size`; `run.selection` (`exclude`)
 - after the import of modules and modes: `run.probe` (a mode's settings), `worker.probe` (arguments
   of a module), `models.libraries.check` (those of a network by name), `models.build` (targets),
   `cells.resolve` (two modules of one name), `cells.check_devices`
+- interpreters: `run.interpreters.resolve`
 - `resume=`: `overrides.sweep_to_resume`; `run.resume` (another plan)
 - files: `explain` (errors of Hydra and OmegaConf), `overrides.check_folder`
 """
@@ -45,8 +48,6 @@ EXAMPLES = {
     "executor.sbatch": "executor.sbatch.qos=high",
     "env": "env.OMP_NUM_THREADS=1",
 }
-#: Similarity from which a name is a misspelled option.
-SIMILAR = 0.6
 
 
 # --- names ---
@@ -75,7 +76,7 @@ def meant(name: str, values: Mapping[str, Any]) -> str:
 
 def unknown_option(group: str, name: str, options: Sequence[str]) -> ConfigError:
     """Return the error for an option that a group does not have."""
-    hint = suggest(name, options, SIMILAR)
+    hint = suggest(name, options)
     own = f"own YAML: --config-dir=DIR with {group}/{name or 'NAME'}.yaml in it"
     if group == "model":
         own = f"{own}, own module: model=custom model.module._target_=my_pkg.Net"

@@ -86,10 +86,13 @@ class Cell:
     `name`, `_target_` and the mode's settings. `stream` is None if all calls have the same sizes;
     otherwise it holds what `streams.resolve` returns, and `bs` is the largest batch size.
     `training` and `generate` hold the settings of their phases, otherwise None. `threads` is None
-    for one thread for each physical core. All values are plain JSON and resolved: `dtype` and
-    `device` are never `auto`.
+    for one thread for each physical core. All values are plain JSON. `dtype` and `device` may be
+    `auto` until the sweep is planned (`config.cells.resolve`).
 
-    docs/reference/extending.md tells how to add an axis.
+    A new axis is a field of `settings.Config`, a field here that is None by default, a line in
+    `config.cells.cell_of`, and the code in `worker/trial.py` that reads it; then run
+    `python docs/tables.py`. Labels, `exclude` and reports need nothing. A field of `Numerics` needs
+    a line in LATER_NUMERICS instead of the field and the line. See docs/reference/extending.md.
     """
 
     model: JsonObject
@@ -235,8 +238,9 @@ _WARM_ONLY = "; without processes that compiled with an empty cache, if there ar
 class Trial:
     """The outcome of a cell in one process. A quantity that does not apply is None, never 0.
 
-    `samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values, in ms, in
-    order. docs/reference/extending.md tells how to add a metric.
+    `samples` maps a timer to its raw values in ms, in order: `latency_ms`, `period_ms`,
+    `warmup_ms`; `_disturbed_ms` of these; and both members of the pairs.
+    docs/reference/extending.md tells how to add a metric.
     """
 
     cell_key: str

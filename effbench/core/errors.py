@@ -69,18 +69,18 @@ class NothingFoundError(EffbenchError):
     exit_code = 3
 
 
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the entry of `known` that is most similar to `word`, or None if no entry is similar
-    enough. `cutoff`: minimum similarity, from 0 to 1."""
+    enough."""
     known = list(known)
     if SYNONYMS.get(word) in known:
         return SYNONYMS[word]
-    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(word, known, n=1)
     return near[0] if near else None
 
 
-def suggest(word: str, known: Iterable[str], cutoff: float = 0.5, before: str = ": ") -> str:
+def suggest(word: str, known: Iterable[str], before: str = ": ") -> str:
     """Return `: did you mean eager?` with the most similar entry of `known`; empty if no entry is
     similar enough."""
-    near = nearest(word, known, cutoff)
+    near = nearest(word, known)
     return f"{before}did you mean {near}?" if near else ""

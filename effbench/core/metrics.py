@@ -1,7 +1,19 @@
 """All metrics by name, derived from the fields of `cell.Trial` and `cell.Summary`.
 
 The columns of the database, summaries, table headers and docs follow these tables.
-docs/reference/extending.md tells how to add a metric.
+
+To add a metric, change in this order:
+
+1. `Trial` in `core/cell.py`: a field with `metric(...)`, or with `fact(...)` if it describes single
+   trials only; `Summary` there: the field of results, unless it is a fact;
+2. where it is measured. NVML: `GpuState` and `Gpu.state` in `measure/gpu.py`, then
+   `GpuWatch.record` in `measure/watch.py`; timers: `StepTimes.record` in `worker/step_times.py`;
+   everything else: `worker/trial.py`;
+3. `REVISIONS` in `store/schema.py`: a new number, so that `effbench db upgrade` adds the columns,
+   and the digest in `tests/store/test_store_upkeep.py`;
+4. run `python docs/tables.py`.
+
+Nothing else is required; docs/reference/extending.md says what is possible.
 """
 
 from __future__ import annotations

@@ -60,10 +60,8 @@ def duration(seconds: float) -> str:
     if minutes < 90:
         return f"{minutes:.0f} min"
     hours = minutes / 60
-    if hours < 10:
-        return f"{hours:.1f} h"
     if hours < 48:
-        return f"{hours:.0f} h"
+        return f"{hours:.2g} h"
     return f"{hours / 24:.0f} days"
 
 
@@ -75,13 +73,10 @@ def about(seconds: float) -> str:
 
 
 def between(low_s: float, high_s: float) -> str:
-    """Return a range of durations, such as `40 s to 4 min`, or `2 to 4 min`."""
+    """Return a range of durations, such as `40 s to 4 min`."""
     low, high = duration(low_s), duration(high_s)
     if low == high:
         return f"about {high}"
-    number, _, unit = low.partition(" ")
-    if high.endswith(f" {unit}"):
-        return f"{number} to {high}"
     return f"{low} to {high}"
 
 

@@ -1,8 +1,8 @@
 """Monitor the GPU during timing: clocks, power, energy, and disturbances (reduced clocks, foreign
 processes).
 
-A disturbed series of samples is discarded and repeated up to three times; then it is kept, and the
-trial is marked. `GpuWatch.record` sets the metrics of NVML, for trials that have a period.
+A disturbed series of samples does not count and is repeated up to three times; then it counts, and
+the trial is marked. `GpuWatch.record` sets the metrics of NVML, for trials that have a period.
 """
 
 from __future__ import annotations

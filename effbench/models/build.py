@@ -134,7 +134,7 @@ def find(target: str) -> Any:
             if importlib.util.find_spec(submodule):
                 importlib.import_module(submodule)
         if not hasattr(found, name):
-            near = suggest(name, dir(found), cutoff=0.6, before="; ")
+            near = suggest(name, dir(found), before="; ")
             raise ConfigError(f"there is no {name}{near}")
         found = getattr(found, name)
     return found

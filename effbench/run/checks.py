@@ -29,7 +29,7 @@ def run_checks(
 
     `device=auto` selects the first of `gpus` (as listed by `probe`), or the CPU without a GPU. The
     caller closes `server`. Raises WorkerError if a server does not start or a device stays locked
-    for too long (`executor.lock_timeout_s`).
+    for an hour.
     """
     outcomes = []
     with closing(ServerPool(HERE, server)) as pool:  # it replaces a server that a check has killed

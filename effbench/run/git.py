@@ -71,8 +71,8 @@ def is_output(root: Path, name: str) -> bool:
 def is_site(folder: Path) -> bool:
     """Return whether the folder has effbench's list of files."""
     try:
-        return isinstance(json.loads((folder / SITE_LIST).read_bytes())["files"], list)
-    except (OSError, ValueError, LookupError, TypeError):
+        return "files" in json.loads((folder / SITE_LIST).read_bytes())
+    except (OSError, ValueError, TypeError):
         return False
 
 

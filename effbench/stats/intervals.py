@@ -1,9 +1,8 @@
 """Means, ratios and medians with confidence intervals: the arithmetic.
 
-The interval of a result's speedup: `speedup_columns` in `store/summary.py` chooses its trials
-(`estimate` over pairs, else `log_difference` of the times), and `LogEstimate.interval` computes it.
-The
-interval over the pairs within one trial is computed in `measure/pairs.py`.
+The interval of a result's speedup: the top of `store/summary.py` lists its steps; the last one is
+`LogEstimate.interval` here. The interval of the pairs within one trial is `median_interval`, which
+`Timing.figure` (`measure/samples.py`) uses.
 
 Statistics over trials use logarithms, because times are positive and their errors multiply. The
 unit of analysis is the trial (a process) and not the call, because most of the variation is between

@@ -1,4 +1,5 @@
-"""The results database: how it is opened, transactions, and short errors."""
+"""The results database: `Store.open`, and the list of all queries, a method each. `connect` has
+URLs, transactions and errors."""
 
 from __future__ import annotations
 

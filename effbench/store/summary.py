@@ -1,6 +1,6 @@
 """Summarise the trials of a cell in one sweep and one environment as a row of `result`.
 
-The columns `speedup`, `speedup_ci_low` and `speedup_ci_high` are made in four steps, as are those
+The columns `speedup`, `speedup_ci_low` and `speedup_ci_high` are made in five steps, as are those
 of `period_speedup`:
 
 | step | where |
@@ -8,10 +8,15 @@ of `period_speedup`:
 | choose the trials that count | `CountedTrials.of` |
 | choose pairs, or separate processes | `speedup_columns` |
 | mean logarithm over trials and compilations, with its error | `estimate`, `log_difference` |
+| how much lower and higher marked trials, or the pairs of a single one, may be | `offsets` |
 | the 95 % interval of this mean | `LogEstimate.interval` in `stats/intervals.py` |
 
+The interval goes from exp(mean - t·error - below) to exp(mean + t·error + above): t is the 97.5 %
+quantile of Student's distribution with the degrees of freedom of the mean, `below` and `above` are
+the offsets. One trial has no error, so that its interval consists of the offsets.
+
 Times take the same steps, except the second. The rule for figures of cold and warm compile caches
-is `CountedTrials.giving`.
+is `CountedTrials.giving`. A result has the worst status of its trials: `CountedTrials.decisive`.
 
 Intervals are over trials. A sweep that joins several hosts (see `joining`) has one trial for each,
 so that they are over hosts.

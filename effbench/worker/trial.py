@@ -1,6 +1,9 @@
-"""Run a trial in a child of the fork server: build, reference, prepare, check, warm up, time.
+"""Run a trial in a child of the fork server: build, reference, prepare, check, warm up, time, take
+pairs, profile.
 
-`RunningTrial.judge` decides whether it is `degraded`.
+`RunningTrial.judge` decides whether it is `degraded`. A cell is `degraded` if that is the worst
+status of its trials (`CountedTrials.decisive` in `store/summary.py`), in the order of
+`core.cell.SEVERITY`.
 """
 
 from __future__ import annotations

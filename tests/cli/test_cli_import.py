@@ -1,9 +1,7 @@
 """`effbench export` and `effbench import` as they are typed: what is printed, exit codes,
 pipes, refusals."""
 
-import json
 import resource
-import sys
 import tempfile
 from dataclasses import astuple
 from pathlib import Path
@@ -13,7 +11,7 @@ import whole_sweeps as whole
 from made_sweeps import DEFAULT, EAGER, Made
 
 from effbench.cli import main as command_line
-from effbench.store import RESULT_COLUMNS, Store
+from effbench.store import Store
 
 
 @pytest.fixture
@@ -95,7 +93,6 @@ REFUSALS = [
     ("import nowhere", "effbench: nowhere: no such file\n", 2),
     ("import ODD --sweep nowhere", "no sweep 'nowhere'", 3),
     ("import blank.db", "holds no sweep yet", 3),
-    ("export --db ODD --format parquet", "writes a binary file; add --out FILE.parquet", 2),
     ("export --db ODD --out empty/x.db", "cannot write empty/x.db", 2),
 ]
 
@@ -107,23 +104,6 @@ def test_refusals(odd, run, words, said, code):
     done = run(*words.replace("ODD", str(odd)).split())
     refused(done, said, code=code)
     assert "s3cret" not in done[2]
-
-
-def test_parquet(odd, run, monkeypatch):
-    import pyarrow.parquet as pq
-
-    assert run("export", "--db", odd, "--out", "x.parquet") == (0, "", "")
-    with Store.open(odd) as store:
-        rows = store.results()
-    table = pq.read_table("x.parquet")
-    assert tuple(table.column_names) == RESULT_COLUMNS
-    assert [json.loads(text) for text in table["params"].to_pylist()] == [
-        row.params for row in rows
-    ]
-    for name in ("latency_ms", "started_at"):
-        assert table[name].to_pylist() == [getattr(row, name) for row in rows]
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused(run("export", "--db", odd, "--out", "new.parquet"), "pip install 'effbench[export]'")
 
 
 def test_a_hostile_name_stays_on_its_line(run):

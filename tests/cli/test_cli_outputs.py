@@ -16,7 +16,7 @@ FILES = [
     ("show", "csv"),
     ("compare before last", "junit"),
     ("check --baseline main", "markdown"),
-    ("export", "parquet"),
+    ("export", "csv"),
     ("claims", None),
 ]
 
@@ -134,7 +134,6 @@ def test_pipes_and_devices_are_written_directly(two, effbench):
     ("words", "out", "start"),
     [
         ([], "x.csv", b"sweep_id,"),
-        ([], "x.parquet", b"PAR1"),
         ([], "x.db", b"SQLite"),
         (["--format", "db"], "x.csv", b"SQLite"),
         (["--format", "csv"], "x.foo", b"sweep_id,"),

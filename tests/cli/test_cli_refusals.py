@@ -61,7 +61,6 @@ REFUSED = (
     ("check --baseline main --rounds 5", "--rounds needs --confirm"),
     ("advise mode --bs 0", "--bs: expected a whole number of at least 1, got '0'"),
     ("show --why --metric energy_mj", "argument --metric: not allowed with argument --why"),
-    ("ls --traceback", "--traceback needs --failures"),
     ("ls --sweep nowhere", "--sweep needs one of them"),
     ("show --metric compile_s", "invalid choice: 'compile_s' (choose from"),
     ("show db=x.db", "unrecognized arguments: db=x.db; see effbench show --help"),

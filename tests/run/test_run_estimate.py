@@ -24,9 +24,9 @@ PROTOCOL = {
     ("mode", "slots", "timeout_s", "enough", "text"),
     [
         ("eager", [CPU], 900.0, None, "20 s to 2 min"),
-        ("eager", gpus(2), 900.0, None, "10 to 60 s"),
+        ("eager", gpus(2), 900.0, None, "10 s to 60 s"),
         ("compiled", [CPU], 900.0, None, "20 s to 4 min"),
-        ("compiled", [CPU], 30.0, None, "20 to 60 s"),
+        ("compiled", [CPU], 30.0, None, "20 s to 60 s"),
         ("eager", [CPU], 900.0, 0.01, "10 s to 2 min"),
     ],
 )
@@ -95,5 +95,5 @@ def test_durations_in_words():
     assert about(4) == "a few seconds"
     assert about(240) == "about 4 min"
     assert between(50, 240) == "50 s to 4 min"
-    assert between(120, 240) == "2 to 4 min"
+    assert between(120, 240) == "2 min to 4 min"
     assert between(240, 250) == "about 4 min"

@@ -86,7 +86,7 @@ def unknown(
 ) -> ConfigError:
     """Return the error for an unknown name, with the most similar known one, which may be a wrong
     guess, and advice."""
-    return ConfigError(f"unknown {what} {name!r}{suggest(name, known, cutoff=0.6)}; {advice}")
+    return ConfigError(f"unknown {what} {name!r}{suggest(name, known)}; {advice}")
 
 
 def finish_network(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:

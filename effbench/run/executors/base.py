@@ -29,8 +29,8 @@ class TrialStore(Protocol):
 
 @dataclass
 class TrialExecutor:
-    """Runs the trials of a sweep that has begun. Its method `run` runs and records the remaining
-    ones, until all have ended or the sweep is stopped, and raises WorkerError.
+    """Runs the trials of a sweep that has begun. The method `run` of each executor runs and records
+    the remaining ones, until all have ended or the sweep is stopped, and raises WorkerError.
 
     `pools`: of the probed interpreters. `runs`: those of the plan. `environments`: id ->
     interpreter, as far as they are known.

@@ -36,7 +36,8 @@ from effbench.run.pool import gpus_of
 from effbench.run.resume import recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue
 
-#: Phases of a trial's wall time that are not overhead.
+#: Phases of a trial's wall time that are not overhead. All others are, among them the pairs and
+#: waiting for a foreign program on the GPU.
 PHASES = ("build", "prepare", "check", "warmup", "timing", "profile")
 #: How a trial ends if the harness failed.
 FAILURES = (Status.ERROR, Status.CRASHED, Status.OOM)
