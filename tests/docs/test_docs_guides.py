@@ -17,7 +17,7 @@ PAGES = (
 )
 #: What is not here: other machines, clusters, interpreters and checkouts, a GPU, swept widths.
 ELSEWHERE = re.compile(
-    r"postgresql:|--join |h100$|executor=slurm"
+    r"postgresql:|OLD_URL|--join |h100$|executor=slurm"
     r"|executor\.gpus|/envs/|\.\./before|my_pkg|--by "
 )
 FAST = [
