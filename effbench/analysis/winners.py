@@ -24,7 +24,8 @@ def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult
     These are the rows whose difference from the best one is not significant, and marked ones that
     may be better; the reference mode, too, if the best speedup's interval includes 1. There is no
     winner among fewer than two ok rows, among rows of one trial each, if all figures are marked, if
-    the best one is a speedup over a marked reference mode, and for metrics without intervals.
+    the best row's speedup is marked although its time is not (by its pairs, or by its reference
+    mode), and for metrics without intervals.
     """
     ok = [row for row in point if row.is_ok]
     if len(ok) < 2 or all(row.trials == 1 for row in ok):

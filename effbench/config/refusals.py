@@ -10,7 +10,9 @@ other mistakes has its text:
   value), `matrix.check_environment` (a number as text)
 - sweeps: `matrix` (too many cells, a mapping given twice), `launch.composer_of` (another launcher),
   `cells.split` (no cell, a setting that cannot be swept), `cells.check_effect` (a phase that no
-  cell has), `cells.select` (nothing is left), `sweep.check_baseline` (no cell of the baseline)
+  cell has), `cells.select` (nothing is left), `run.sweep.check_baseline` (no cell of the baseline)
+- parts of a model, mode or stream: `models.spec`, `modes.base.check_setting`, `modes.inductor`,
+  `core.streams`, `core.buckets`
 - together: `validation`, `compose.with_batch_size`; `run.selection` (`exclude`)
 - after the import of modules and modes: `run.probe` (a mode's settings), `worker.probe` (arguments
   of a module), `models.libraries.check` (those of a network by name), `models.build` (targets),

@@ -13,7 +13,8 @@ To add a metric, change in this order:
    and the digest in `tests/store/test_store_upkeep.py`;
 4. run `python docs/tables.py`.
 
-Nothing else is required; docs/reference/extending.md says what is possible.
+A unit that is new needs a line in `UNITS` of docs/tables.py, and a figure with an interval its
+bounds in `Summary`. docs/reference/extending.md says what else is possible.
 """
 
 from __future__ import annotations

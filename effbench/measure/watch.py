@@ -1,8 +1,9 @@
 """Monitor the GPU during timing: clocks, power, energy, and disturbances (reduced clocks, foreign
 processes).
 
-A disturbed series of samples does not count and is repeated up to three times; then it counts, and
-the trial is marked. `GpuWatch.record` sets the metrics of NVML, for trials that have a period.
+A disturbed series of samples does not count and is taken again, three times for each timer; then
+it counts, and the trial is marked. `GpuWatch.record` sets the metrics of NVML, for trials that have
+a period.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class GpuWatch:
         self.next_poll = self.next_reading = 0.0
 
     def wait_until_free(self, wait_s: float) -> None:
-        """Wait up to `wait_s` for foreign processes to stop working, and set `before_timing` if
-        they do not.
+        """Wait for foreign processes to stop working, for `wait_s` and at least a second, and set
+        `before_timing` if they do not.
 
         Call this before this process uses the GPU. Processes that only occupy memory do not matter.
         """

@@ -1,6 +1,7 @@
-"""Colour, marker and dash of each mode, the same on all pages and in all figures. A mode with
-swept settings, such as `default (fullgraph=True)`, has those of its label in charts and tables over
-cells, and those of the mode on the pages Cell and History.
+"""Colour, marker and dash of each mode, the same in all figures.
+
+A mode with swept settings, such as `default (fullgraph=True)`, has those of its label in charts and
+tables over cells, and those of the mode on the pages Cell and History.
 
 The colours of eager, of torch.compile's modes, of `cuda-graph` and of `compile+graph` keep a CIELAB
 distance of at least 26 from each other in normal vision and under simulated protanopia,

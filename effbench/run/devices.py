@@ -92,7 +92,8 @@ def wait_for_device(
     This is one of three waits of a trial for its GPU, in this order. In a duet, only the leader has
     the second and the third; the other member waits for it, without a limit of its own.
 
-    1. Trials on the CPU and on GPUs take turns, for as long as they run: `TrialQueue.take`.
+    1. Trials on the CPU and on GPUs take turns, and trials of one cell do not overlap, for as long
+       as they run: `TrialQueue.take`.
     2. Here, for another effbench, before the trial's process starts: it does not count towards
        `timeout_s` of the trial.
     3. In the trial's process, for a foreign program on the GPU: `GpuWatch.wait_until_free`. It ends

@@ -56,8 +56,8 @@ class LogEstimate:
     """The logarithm of a geometric mean or ratio, with its standard error (None: too few values).
 
     `below`, `above`: how much lower and higher the logarithm may be because marked values were
-    measured on a disturbed host. Repetition does not reduce them, so the interval adds them to the
-    statistical error.
+    measured on a disturbed host, or by how much the pairs of a single trial vary. Repetition does
+    not reduce them, so the interval adds them to the statistical error.
     """
 
     value: float
