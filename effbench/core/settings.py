@@ -218,7 +218,7 @@ class Executor:
     # where trials run: `local`, or `slurm` for jobs of a cluster
     name: Literal["local", "slurm"] = "local"
     renew_server: bool = True  # on CUDA: a new fork server for each round
-    # maximum seconds (at least 1) to wait for a foreign process on the GPU; then the trial is marked
+    # seconds (at least 1) to wait for a foreign process on the GPU; then the trial is marked
     foreign_wait_s: NotNegative = 30.0
     # maximum seconds to wait for a device that another effbench uses; then the sweep stops
     lock_timeout_s: NotNegative = 3600.0
