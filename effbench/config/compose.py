@@ -261,8 +261,8 @@ def without(values: Values, name: str) -> Values:
 
 
 def removed(node: Any, keys: Sequence[str]) -> Values:
-    """Return a copy of a mapping without the value at these keys. Raises KeyError or TypeError if
-    there is none."""
+    """Return a copy of a mapping without the value at these keys. Raises KeyError or TypeError for
+    keys that it does not have."""
     key, *rest = keys
     copied = {**node}
     if rest:

@@ -79,8 +79,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
-def suggest(word: str, known: Iterable[str], before: str = ": ") -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
     """Return `: did you mean eager?` with the most similar entry of `known`; empty if no entry is
     similar enough."""
     near = nearest(word, known)
-    return f"{before}did you mean {near}?" if near else ""
+    return f": did you mean {near}?" if near else ""

@@ -8,7 +8,6 @@ import importlib.util
 import os
 import random
 from collections.abc import Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -78,8 +77,12 @@ def build_module(
             f"model.module.{KEY}={target} returned the type {type(built).__name__}; it must return"
             " a torch.nn.Module"
         )
-    with suppress(NotImplementedError):  # an exported program stays in the mode of its export
+    try:
         built.eval()
+    except NotImplementedError:
+        # an exported program stays in the mode of its export; another module would train silently
+        if not isinstance(built, torch.fx.GraphModule):
+            raise
 
     def cast(tensor: Tensor) -> Tensor:
         return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
@@ -134,7 +137,7 @@ def find(target: str) -> Any:
             if importlib.util.find_spec(submodule):
                 importlib.import_module(submodule)
         if not hasattr(found, name):
-            near = suggest(name, dir(found), before="; ")
+            near = suggest(name, dir(found))
             raise ConfigError(f"there is no {name}{near}")
         found = getattr(found, name)
     return found

@@ -48,8 +48,8 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
             options[name] = value
     for name in options:
         if name not in known:
-            near = suggest(name, known, before="") or "torch._inductor.list_options() lists them"
-            raise ConfigError(f"mode.options.{name}: Inductor has no such option; {near}")
+            near = suggest(name, known) or "; torch._inductor.list_options() lists them"
+            raise ConfigError(f"mode.options.{name}: Inductor has no such option{near}")
     if options:
         try:
             # compiles nothing, but checks the types

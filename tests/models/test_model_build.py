@@ -29,6 +29,10 @@ def make(width):
 def exported():
     return torch.export.export(nn.Linear(4, 4).eval(), (torch.zeros(2, 4),)).module()
 
+class Stubborn(nn.Linear):
+    def train(self, mode=True):
+        raise NotImplementedError("always trains")
+
 def nothing():
     return 3
 
@@ -86,6 +90,11 @@ def test_seed_dtype_and_mode(here):
     assert not half.training
 
 
+def test_another_module_that_cannot_leave_training_is_an_error(here):
+    with pytest.raises(NotImplementedError, match="always trains"):
+        build("my_net.py:Stubborn", in_features=4, out_features=4)
+
+
 def test_an_exported_program_whose_eval_torch_forbids(here):
     x = torch.ones(2, 4, dtype=torch.float64)
     assert build("my_net.py:exported", dtype=torch.float64)(x).dtype == torch.float64
@@ -95,7 +104,7 @@ def test_an_exported_program_whose_eval_torch_forbids(here):
     ("target", "text"),
     [
         ("my_missing.Net", "no module named my_missing in the working directory"),
-        ("torch.nn.Linera", "there is no Linera; did you mean Linear"),
+        ("torch.nn.Linera", "there is no Linera: did you mean Linear"),
         ("my_net.value", "_target_=my_net.value is of type int, not callable"),
         ("my_broken.py:Net", "importing it raised ValueError: at import"),
         ("my_needs.Net", "imports my_absent, which is not installed"),
@@ -103,7 +112,7 @@ def test_an_exported_program_whose_eval_torch_forbids(here):
         ("nets/mine.py", "no module named nets/mine"),
         ("torch", "is of type module, not callable"),
         ("absent.py:Net", "FileNotFoundError"),
-        ("my_net.py:Ner", "there is no Ner; did you mean Net"),
+        ("my_net.py:Ner", "there is no Ner: did you mean Net"),
     ],
 )
 def test_bad_target(here, target, text):
