@@ -31,9 +31,11 @@ HELP = (
     "Measure which of two versions or modes is faster. Both are alive and take turns of a few"
     " milliseconds, so that a slow moment of the host hits both."
 )
-#: Settings of the sweep, unless they are given.
+#: Settings of the sweep, unless they are given. More duets say more than longer ones, because
+#: processes differ by more than what a longer timing would average out.
 DEFAULTS = (
     f"protocol.rounds={MOST_PAIRS}",
+    "protocol.budget_s=1",
     "protocol.enough_interval=0.01",
     "sweep.name=duet",
     "on_failure=ignore",
