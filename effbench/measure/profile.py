@@ -10,14 +10,14 @@ import itertools
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from effbench.core.cell import digest
-from effbench.measure.timing import play
+from effbench.measure.timing import load, play
 from effbench.models.inputs import Inputs, Step
 from effbench.stats.intervals import TUNED
 
@@ -59,10 +59,12 @@ def profile(
     step: Step,
     inputs: Sequence[Inputs],
     calls: int = CALLS,
-    before: Callable[[], None] = lambda: None,
+    load_s: float = 0.0,
+    calls_per_block: int = 1,
 ) -> Profile:
-    """Trace `calls` back-to-back calls on CUDA and return their profile. `before` runs immediately
-    before tracing begins, so that it can bring the clocks to their state under load."""
+    """Trace `calls` back-to-back calls on CUDA and return their profile. Blocks of other calls run
+    for `load_s` seconds immediately before tracing begins, which bring the clocks to their state
+    under load."""
     torch.cuda.synchronize()
     # private, but without it the launch shapes require an exported trace
     config = torch._C._profiler._ExperimentalConfig(expose_kineto_event_metadata=True)
@@ -72,7 +74,7 @@ def profile(
             activities=[torch.profiler.ProfilerActivity.CUDA], experimental_config=config
         )
         trace.prepare_trace()
-        before()
+        load(step, itertools.cycle(inputs), calls_per_block, load_s)
         trace.start_trace()
         play(step, itertools.cycle(inputs), calls)
         torch.cuda.synchronize()

@@ -8,7 +8,6 @@ status of its trials (`CountedTrials.decisive` in `store/summary.py`), in the or
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import resource
@@ -296,7 +295,9 @@ class RunningTrial(TrialContext):
             calls = max(profile.CALLS, min(500, int(TRACED_MS / period_ms)))
         whole = workload.calls_per_pass()
         calls = math.ceil(calls / whole) * whole
-        profiled = profile.profile(workload.step, inputs, calls, self.load)
+        profiled = profile.profile(
+            workload.step, inputs, calls, self.load_s(), trial.calls_per_block or 1
+        )
         trial.kernel_fingerprint = profiled.fingerprint
         if not workload.has_profile:
             return
@@ -307,13 +308,12 @@ class RunningTrial(TrialContext):
             return
         trial.flops = workload.count_flops(*copies(inputs[0])) or None
 
-    def load(self) -> None:
-        """Load the GPU if it is the bottleneck, to profile it at the same clocks as in timing."""
-        calls = self.trial.calls_per_block
-        if calls is None or self.times.waits_for_launches:
-            return
-        rotation = itertools.cycle(self.workload.inputs.timed)
-        timing.load(self.workload.step, rotation, calls, self.rules.load_s)
+    def load_s(self) -> float:
+        """Return for how many seconds to load the GPU before a profile: if it is the bottleneck, so
+        that its clocks are the same as in timing."""
+        if self.times.waits_for_launches:
+            return 0.0
+        return self.rules.load_s
 
     def judge(self) -> None:
         """Raise Ended with the status, unless the trial is ok.
