@@ -3,6 +3,7 @@
 | module | answers |
 |---|---|
 | cell, quantities, metrics | what is a cell, a trial, a result and a metric? |
+| trace | what ran in a call? |
 | settings, streams, buckets | what may a sweep set? |
 | labels, environments, disturbances | how are rows, machines and disturbances named? |
 | table, terminal, printable, outputs | how does text reach people and files? |

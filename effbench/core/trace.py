@@ -1,0 +1,140 @@
+"""A trace: what ran in a call of a trial, in order, and where the rest of the call's time went.
+
+`measure/trace.py` takes it, the store keeps it compressed, and `analysis/explain.py` compares two
+of them.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Most kernels of a call that a trace holds; a longer call has no trace.
+MOST_KERNELS = 10_000
+#: Most bytes of a trace in the database.
+BYTES_LIMIT = 2**20
+#: Digits of a stored time in ms: nanoseconds.
+DIGITS = 6
+
+
+class DamagedTraceError(ValueError):
+    """Data that hold no trace."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel, copy or fill on the GPU, or an operator on the CPU.
+
+    `launch`: grid, block and shared memory, as the profiler writes them; empty for an operator.
+    `operator`: which operator launched it; None if unknown, as in CUDA graphs. `ms`: its duration,
+    on the CPU without the operators that it calls. `added_ms`: the part in which no earlier kernel
+    ran. `gap_ms`: how long the device was idle before it; 0 for the first one.
+    """
+
+    name: str
+    launch: str
+    operator: str | None
+    ms: float
+    added_ms: float
+    gap_ms: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One synchronised call, on average over the faster half of `calls` traced ones.
+
+    `latency_ms`: by the host's clock, longer than in timing because tracing delays launches. It is
+    the sum of `before_ms` (until the first kernel starts), the gaps and added times of the
+    `kernels`, and `after_ms` (from the end of the last kernel until the host knows of it).
+    `events`: recorded activities per call, which share that delay. `host`: ms per call of what the
+    host did meanwhile, such as checking guards; they overlap with the other times.
+    """
+
+    device: str
+    calls: int
+    latency_ms: float
+    before_ms: float
+    after_ms: float
+    events: int
+    kernels: tuple[Kernel, ...]
+    host: Mapping[str, float]
+
+    @property
+    def gap_ms(self) -> float:
+        return sum(kernel.gap_ms for kernel in self.kernels)
+
+    @property
+    def busy_ms(self) -> float:
+        return sum(kernel.added_ms for kernel in self.kernels)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return columns of the kernels, and each different name, launch and operator once."""
+        kinds: dict[tuple[str, str, str | None], int] = {}
+        order = []
+        for kernel in self.kernels:
+            kind = (kernel.name, kernel.launch, kernel.operator)
+            order.append(kinds.setdefault(kind, len(kinds)))
+        return {
+            "device": self.device,
+            "calls": self.calls,
+            "latency_ms": round(self.latency_ms, DIGITS),
+            "before_ms": round(self.before_ms, DIGITS),
+            "after_ms": round(self.after_ms, DIGITS),
+            "events": self.events,
+            "host": {name: round(ms, DIGITS) for name, ms in self.host.items()},
+            "kinds": list(kinds),
+            "order": order,
+            "ms": [round(kernel.ms, DIGITS) for kernel in self.kernels],
+            "added_ms": [round(kernel.added_ms, DIGITS) for kernel in self.kernels],
+            "gap_ms": [round(kernel.gap_ms, DIGITS) for kernel in self.kernels],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Trace:
+        """Return the trace that `to_json` gave. Raises DamagedTraceError."""
+        try:
+            kinds = [checked_kind(kind) for kind in data["kinds"]]
+            times = zip(data["ms"], data["added_ms"], data["gap_ms"], strict=True)
+            kernels = []
+            for number, (ms, added_ms, gap_ms) in zip(data["order"], times, strict=True):
+                name, launch, operator = kinds[number]
+                kernels.append(
+                    Kernel(name, launch, operator, float(ms), float(added_ms), float(gap_ms))
+                )
+            return cls(
+                device=str(data["device"]),
+                calls=int(data["calls"]),
+                latency_ms=float(data["latency_ms"]),
+                before_ms=float(data["before_ms"]),
+                after_ms=float(data["after_ms"]),
+                events=int(data["events"]),
+                kernels=tuple(kernels),
+                host={str(name): float(ms) for name, ms in data["host"].items()},
+            )
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedTraceError(f"no trace: {error!r}") from error
+
+    def packed(self) -> bytes:
+        """Return the trace as compressed JSON."""
+        text = json.dumps(self.to_json(), separators=(",", ":"))
+        return zlib.compress(text.encode(), level=6)
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Trace:
+        """Return the trace that `packed` gave, of at most 32 MiB of text. Raises
+        DamagedTraceError."""
+        try:
+            text = zlib.decompressobj().decompress(data, 2**25)
+            return cls.from_json(json.loads(text))
+        except (zlib.error, ValueError) as error:
+            raise DamagedTraceError(f"no trace: {error!r}") from error
+
+
+def checked_kind(kind: Any) -> tuple[str, str, str | None]:
+    name, launch, operator = kind
+    if operator is not None:
+        operator = str(operator)
+    return str(name), str(launch), operator
