@@ -2,7 +2,8 @@
 
 | module | answers |
 |---|---|
-| cell, quantities, metrics | what is a cell, a trial, a result and a metric? |
+| cell | what is a cell, a trial and a result? |
+| metrics, quantities | which figures do they have, and what is a metric? |
 | trace | what ran in a call? |
 | settings, streams, buckets | what may a sweep set? |
 | labels, environments, disturbances | how are rows, machines and disturbances named? |

@@ -109,11 +109,6 @@ def fact(help: str) -> Any:
     return metric(help=help)
 
 
-def is_missing(value: object) -> bool:
-    """Return whether a value is None or NaN, which means unknown in a frame."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
 @lru_cache(maxsize=2**16)  # a report shows a figure in several tables
 def significant(value: float, digits: int) -> str:
     """Return `value` with this many significant digits, without an exponent from 0.0001 to a
