@@ -25,8 +25,9 @@ import torch
 from effbench.measure.host import HostWatch, Reading
 from effbench.measure.rules import Rules
 from effbench.measure.samples import Timing
+from effbench.measure.token_times import TokenTimes
 from effbench.measure.watch import GpuWatch
-from effbench.models.inputs import Inputs, Step
+from effbench.models.inputs import Inputs, KeptInputs, Step
 from effbench.stats.intervals import Interval, median_interval
 
 #: Names of the two timers.
@@ -119,9 +120,8 @@ class WarmUp(Timing):
 @dataclass
 class Timer:
     """Times a step. `whole`: calls per pass of a stream, else 1. `host`: None if its speed does not
-    matter. `renew`: restores inputs outside the measured time; None if the step does not write to
-    them. `sample`: makes the sample of a call from its ms, which may carry more facts about the
-    call."""
+    matter. `kept`: the inputs that the step writes to, to be restored outside the measured time;
+    None if there are none. `token_times`: of the last call, if a call generates tokens."""
 
     step: Step
     inputs: Sequence[Inputs]
@@ -130,8 +130,8 @@ class Timer:
     watch: GpuWatch | None = None
     whole: int = 1
     host: HostWatch | None = None
-    renew: Callable[[Inputs], None] | None = None
-    sample: Callable[[float], float] = float
+    kept: KeptInputs | None = None
+    token_times: TokenTimes | None = None
 
     # --- single calls
 
@@ -252,14 +252,17 @@ class Timer:
         synchronize = synchronizer(self.device)
         began = time.perf_counter()
         for args, kwargs in islice(rotation, calls):
-            if self.renew:
-                self.renew((args, kwargs))
+            if self.kept:
+                self.kept.restore((args, kwargs))
             synchronize()
             start = clock()
             step(*args, **kwargs)
             returned = clock()
             synchronize()
-            result.samples_ms.append(self.sample((clock() - start) / 1e6))
+            ms = (clock() - start) / 1e6
+            if self.token_times:
+                ms = self.token_times.sample(ms)
+            result.samples_ms.append(ms)
             result.enqueue_ms.append((returned - start) / 1e6)
         result.counted_s = time.perf_counter() - began
         return result
@@ -348,9 +351,9 @@ class Timer:
 
     def renew_all(self) -> None:
         """Restore all inputs, if the step writes to them."""
-        if self.renew:
+        if self.kept:
             for inputs in self.inputs:
-                self.renew(inputs)
+                self.kept.restore(inputs)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,27 @@ def seeded_generator(elements: int, device: torch.device, seed: int) -> torch.Ge
     `HOST_ELEMENTS`."""
     where = "cpu" if elements <= HOST_ELEMENTS else device
     return torch.Generator(where).manual_seed(seed)
+
+
+class KeptInputs:
+    """The values that some tensors have now, to restore those that a step writes to. They take no
+    device memory."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self.values: dict[int, Tensor] = {}  # by the tensor's id
+        for tensor in tensors:
+            if id(tensor) not in self.values:
+                kept = tensor.cpu().pin_memory() if tensor.is_cuda else tensor.clone()
+                self.values[id(tensor)] = kept
+
+    def restore(self, given: Inputs) -> None:
+        """Restore these inputs, as far as their values are kept."""
+        args, kwargs = given
+        with torch.no_grad():  # the module may have made an input require gradients
+            for tensor in (*args, *kwargs.values()):
+                value = self.values.get(id(tensor))
+                if value is not None:
+                    tensor.copy_(value, non_blocking=True)
 
 
 def as_arguments(values: Sequence[Any], names: Collection[str]) -> Inputs:

@@ -148,7 +148,7 @@ def time_pairs(step_timer: StepTimer, baseline: Step, mode_ms: float) -> dict[st
     """Take the pairs of both timers. `mode_ms`: latency of the mode."""
     context, timer, rules = step_timer.context, step_timer.timer, step_timer.rules
     short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
-    other = Timer(baseline, timer.inputs, timer.device, short, renew=timer.renew)
+    other = Timer(baseline, timer.inputs, timer.device, short, kept=timer.kept)
     budget_s = PART * rules.budget_s
     if step_timer.has_period:
         budget_s /= 2

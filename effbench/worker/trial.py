@@ -233,10 +233,9 @@ class RunningTrial(TrialContext):
     # --- timing
 
     def make_timer(self) -> timing.Timer:
-        """Return the timer of the step, whose inputs are as at the beginning."""
+        """Return the timer of the step, after keeping the inputs that it writes to."""
         workload = self.workload
-        for given in (*workload.inputs.timed, *workload.inputs.checked):
-            workload.renew(given)
+        workload.keep_inputs()
         memory.reset_peaks(self.device)
         return timing.Timer(
             workload.step,
@@ -245,8 +244,8 @@ class RunningTrial(TrialContext):
             self.rules,
             self.watcher,
             whole=workload.calls_per_pass(),
-            renew=workload.renew if workload.written else None,
-            sample=workload.sample,
+            kept=workload.kept if workload.written else None,
+            token_times=workload.token_times,
         )
 
     # --- facts

@@ -133,8 +133,8 @@ def serve(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
             continue
         size = min(queue, len(inputs))
         args, kwargs = given = inputs[size - 1]
-        if timer.renew:
-            timer.renew(given)
+        if timer.kept:
+            timer.kept.restore(given)
         timer.step(*args, **kwargs)
         synchronize()
         now = clock() - began

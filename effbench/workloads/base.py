@@ -21,7 +21,8 @@ from effbench.measure import flops, gradients
 from effbench.measure.accuracy import Comparison
 from effbench.measure.samples import Timing
 from effbench.measure.timing import Timer
-from effbench.models.inputs import Args, Batch, Inputs, Kwargs, Step, make_inputs
+from effbench.measure.token_times import TokenTimes
+from effbench.models.inputs import Args, Batch, Inputs, KeptInputs, Kwargs, Step, make_inputs
 from effbench.models.spec import InputSpec
 from effbench.modes.base import Mode, Prepared
 from effbench.workloads import state
@@ -82,7 +83,7 @@ class Workload(ABC):
     `specs`: the inputs of the module by name. `check_steps`: training steps to compare. `step`:
     what is timed, once it is prepared. `ran`: the module that the step runs, which may be a copy.
     `initial`: the module's initial state, as far as eager changes it. `written`: inputs that the
-    step writes to; `values_before`: their values by id. `degraded`: which effect of eager's calls
+    step writes to; `kept`: their values. `degraded`: which effect of eager's calls
     the mode lacks, or why the figures are not those that the cell asks for; None after an ok trial.
     `grad_mode`: how all calls record gradients.
     """
@@ -113,7 +114,8 @@ class Workload(ABC):
         self.ran = self.module
         self.initial: state.State = {}
         self.written: set[str] = set()
-        self.values_before: dict[int, Tensor] = {}
+        self.kept = KeptInputs([])
+        self.token_times: TokenTimes | None = None
         self.degraded: str | None = None
         self.grad_mode = gradients.GRAD
 
@@ -178,17 +180,13 @@ class Workload(ABC):
             if not torch.equal(value, before[name].to(value))
         }
 
-    def renew(self, given: Inputs) -> None:
-        """Restore the inputs that the step writes to. The first call keeps their values, outside
-        device memory."""
-        kept = self.values_before
-        tensors = self.input_tensors(given)
-        with torch.no_grad():  # the module may have made an input require gradients
-            for name in self.written:
-                value = tensors[name]
-                if id(value) not in kept:
-                    kept[id(value)] = value.cpu().pin_memory() if value.is_cuda else value.clone()
-                value.copy_(kept[id(value)], non_blocking=True)
+    def keep_inputs(self) -> None:
+        """Keep the values of the inputs that the step writes to, before it is timed."""
+        tensors: list[Tensor] = []
+        for given in (*self.inputs.timed, *self.inputs.checked):
+            by_name = self.input_tensors(given)
+            tensors += [by_name[name] for name in self.written]
+        self.kept = KeptInputs(tensors)
 
     def restore_state(self, module: nn.Module) -> None:
         """Restore the initial state of eager in this module."""
@@ -214,10 +212,6 @@ class Workload(ABC):
     def calls_per_pass(self) -> int:
         """Return after how many calls the inputs repeat, as far as their sizes matter."""
         return 1
-
-    def sample(self, ms: float) -> float:
-        """Return the last call's time as a sample, which may hold more facts about the call."""
-        return ms
 
     def time_latency(self, timer: Timer, budget_s: float) -> Timing:
         """Time calls, one at a time."""

@@ -17,7 +17,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from effbench.core.cell import Cell, Status
 from effbench.core.errors import UnsupportedError
 from effbench.measure import timing
 from effbench.measure.accuracy import Parts, parts
+from effbench.measure.token_times import RequestLatency, TokenTimes
 from effbench.models.inputs import Args, Inputs, Kwargs, Step
 from effbench.modes.base import Prepared
 from effbench.workloads import state
@@ -50,20 +50,11 @@ def length_of(cell: Cell) -> Length:
     return Length(**(cell.generate or {}))
 
 
-class RequestLatency(float):
-    """The latency of a request in ms. `first_ms`: time to its first token; `between_ms`: times
-    between its tokens."""
-
-    first_ms: float
-    between_ms: list[float]
-
-
 class Generator:
     """Generates N tokens per call: `module` processes the prompt, and `step` the tokens after it,
-    each on its own.
+    each on its own. `times`: of the last call.
 
-    The host waits once, for the first token. Times of tokens are CUDA events on a GPU, else
-    readings of the host's clock.
+    The host waits once, for the first token.
     """
 
     def __init__(self, module: Step, step: Step, cell: Cell) -> None:
@@ -73,7 +64,7 @@ class Generator:
         device = torch.device(cell.device)
         self.synchronize = timing.synchronizer(device)
         self.tokens: list[Tensor] = []
-        self.events: list[torch.cuda.Event] = []
+        self.times = TokenTimes(length.new_tokens, device)
         # no inference tensors, for which Dynamo would compile a second graph, nor views of one
         # tensor, whose alignment differs, so that Inductor would copy them
         with torch.inference_mode(False):
@@ -84,10 +75,6 @@ class Generator:
             ]
             for _ in range(length.new_tokens):
                 self.tokens.append(torch.zeros(cell.bs, 1, dtype=torch.int64, device=device))
-                if device.type == "cuda":
-                    self.events.append(torch.cuda.Event(enable_timing=True))
-        self.began_ns = 0
-        self.read_ns = [0] * length.new_tokens
 
     def logits_of(self, prompt: Tensor, tokens: Sequence[Tensor]) -> Iterator[Tensor]:
         """Yield the logits [B, 1, V] that decide each token. `tokens`: those to go on with, read
@@ -99,10 +86,10 @@ class Generator:
     def __call__(self, prompt: Tensor) -> list[Tensor]:
         """Return the tokens, [B, 1] each, which the next call overwrites."""
         tokens = self.tokens
-        events = self.events
-        read_ns = self.read_ns
+        events = self.times.events
+        read_ns = self.times.read_ns
         clock = time.perf_counter_ns
-        self.began_ns = clock()
+        self.times.began_ns = clock()
         for number, logits in enumerate(self.logits_of(prompt, tokens)):
             torch.argmax(logits, -1, out=tokens[number])
             if events:
@@ -111,18 +98,6 @@ class Generator:
                 self.synchronize()
             read_ns[number] = clock()
         return tokens
-
-    def sample(self, ms: float) -> RequestLatency:
-        """Return the last call as a sample, after synchronising. `ms`: its whole time."""
-        request = RequestLatency(ms)
-        request.first_ms = (self.read_ns[0] - self.began_ns) / 1e6
-        if self.events:
-            events = pairwise(self.events)
-            request.between_ms = [before.elapsed_time(after) for before, after in events]
-        else:
-            readings = pairwise(self.read_ns)
-            request.between_ms = [(after - before) / 1e6 for before, after in readings]
-        return request
 
 
 class Generation(Inference):
@@ -167,14 +142,12 @@ class Generation(Inference):
 
     def prepare(self, args: Args, kwargs: Kwargs) -> Prepared:
         self.step = self.calling(self.module)
+        self.token_times = self.step.times
         prepared = self.make_step((self.step.tokens[0], self.step.positions[0]), {})
         self.step.step = prepared.step
         prepared.step = self.step
         prepared.copy_inputs = None
         return prepared
-
-    def sample(self, ms: float) -> RequestLatency:
-        return self.step.sample(ms)
 
     # --- comparison with eager
 

@@ -186,7 +186,7 @@ class Inference(Workload):
 
     def wrong_after_timing(self) -> str | None:
         for given in self.inputs.checked:
-            self.renew(given)
+            self.kept.restore(given)
         reason = self.wrong()
         if reason is None:
             return None

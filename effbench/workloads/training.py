@@ -302,7 +302,7 @@ class TrainingSteps(Workload):
         """Return a reason if the loss or a parameter is not finite after the timed steps, else
         None."""
         given = self.inputs.checked[0]
-        self.renew(given)
+        self.kept.restore(given)
         args, kwargs = given
         name = not_finite({"the loss": self.step(*args, **kwargs), **self.state()})
         if name is None:

@@ -61,10 +61,10 @@ def test_at_a_low_rate_a_request_takes_as_long_as_its_call(quick_gpu):
     assert sum(size * number for size, number in result.calls.items()) == result.requests
 
 
-def test_the_inputs_of_each_call_are_renewed(clock, quick_gpu):
-    renewed = []
-    served(quick_gpu, renew=renewed.append)
-    assert renewed == [call for call in clock.calls if call != ((), {})]
+def test_the_inputs_of_each_call_are_restored(clock, quick_gpu):
+    restored = []
+    served(quick_gpu, kept=SimpleNamespace(restore=restored.append))
+    assert restored == [call for call in clock.calls if call != ((), {})]
 
 
 def test_a_stall_shows_in_all_requests_that_arrive_during_it(clock):

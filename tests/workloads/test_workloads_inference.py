@@ -104,16 +104,18 @@ def test_inputs_that_a_module_writes_to(step, incorrect):
     assert "input x" in made.written
 
 
-def test_inputs_that_a_module_writes_to_are_renewed():
+def test_inputs_that_a_module_writes_to_are_restored():
     made = workload(Does(doubles_x))
     made.written = {"input x"}
-    given = inputs()[1]
+    given = made.inputs.timed[1]
     args, kwargs = given
     before = args[0].clone()
-    for _ in range(2):  # the first call keeps the values
-        made.renew(given)
-        assert torch.equal(args[0], before)
+    made.keep_inputs()
+    for _ in range(2):
         made.module(*args, **kwargs)
+        assert not torch.equal(args[0], before)
+        made.kept.restore(given)
+        assert torch.equal(args[0], before)
 
 
 def test_a_mode_that_does_not_write_to_the_callers_tensor_is_degraded():

@@ -1,0 +1,42 @@
+"""The times of the tokens of a request, which a generator notes while it is called."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+
+
+class RequestLatency(float):
+    """The latency of a request in ms. `first_ms`: time to its first token; `between_ms`: times
+    between its tokens."""
+
+    first_ms: float
+    between_ms: list[float]
+
+
+class TokenTimes:
+    """When the last request began, and when each of its tokens was made.
+
+    `events`: of each token on a GPU, else empty. `read_ns`: the host's clock after each token. Both
+    are written in place, because anything else would take time during the call.
+    """
+
+    def __init__(self, tokens: int, device: torch.device) -> None:
+        self.began_ns = 0
+        self.read_ns = [0] * tokens
+        self.events: list[torch.cuda.Event] = []
+        if device.type == "cuda":
+            self.events = [torch.cuda.Event(enable_timing=True) for _ in range(tokens)]
+
+    def sample(self, ms: float) -> RequestLatency:
+        """Return the last request as a sample, after synchronising. `ms`: its whole time."""
+        request = RequestLatency(ms)
+        request.first_ms = (self.read_ns[0] - self.began_ns) / 1e6
+        if self.events:
+            events = pairwise(self.events)
+            request.between_ms = [before.elapsed_time(after) for before, after in events]
+        else:
+            readings = pairwise(self.read_ns)
+            request.between_ms = [(after - before) / 1e6 for before, after in readings]
+        return request
