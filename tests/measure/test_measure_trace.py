@@ -1,0 +1,220 @@
+"""`measure/trace.py`: traces of calls on the CPU, and of scripted events of a GPU."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from effbench.measure.trace import (
+    FUSED_LOOPS,
+    Call,
+    Event,
+    UntraceableError,
+    averaged,
+    cpu_call,
+    gpu_call,
+    host_work,
+    synchronised_windows,
+    take_trace,
+)
+
+CPU = torch.device("cpu")
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 32)
+        self.last = nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(nn.functional.gelu(self.first(x)))
+
+
+class Sleepy(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        time.sleep(0.003)
+        return self.last(x)
+
+
+class Silent(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Changing(nn.Module):
+    """Every third call has one more operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        x = x + 1
+        if self.calls % 3 == 0:
+            x = x * 2
+        return x
+
+
+def trace_of(module: nn.Module):
+    inputs = [((torch.randn(4, 32),), {})]
+    with torch.inference_mode():
+        return take_trace(module.eval(), inputs, CPU, latency_ms=1.0)
+
+
+def adds_up(trace) -> bool:
+    sum_ms = trace.before_ms + trace.gap_ms + trace.busy_ms + trace.after_ms
+    return sum_ms == pytest.approx(trace.latency_ms, rel=1e-6)
+
+
+def names(trace) -> list[str]:
+    return [kernel.name for kernel in trace.kernels]
+
+
+def test_the_operators_of_an_eager_call_in_order_and_their_times_add_up():
+    trace = trace_of(Net())
+    assert [name for name in names(trace) if name in ("aten::addmm", "aten::gelu")] == [
+        "aten::addmm",
+        "aten::gelu",
+        "aten::addmm",
+    ]
+    assert {kernel.operator for kernel in trace.kernels} == {"aten::linear", "aten::gelu"}
+    assert adds_up(trace)
+
+
+def test_time_that_no_operator_takes_is_a_gap():
+    trace = trace_of(Sleepy())
+    longest = max(trace.kernels, key=lambda kernel: kernel.gap_ms)
+    assert (longest.name, longest.gap_ms > 3) == ("aten::linear", True)
+    assert trace.host["Python"] > 3
+    assert adds_up(trace)
+
+
+def test_the_loops_of_a_compiled_graph_are_one_kernel():
+    trace = trace_of(torch.compile(Net().eval()))
+    assert names(trace)[0] == FUSED_LOOPS
+    assert names(trace).count("aten::addmm") == 2
+    assert "aten::gelu" not in names(trace)
+    assert trace.host["guards"] > 0
+    assert adds_up(trace)
+
+
+def test_of_calls_that_differ_the_most_usual_ones_count():
+    found = names(trace_of(Changing()))
+    assert "aten::add" in found
+    assert "aten::mul" not in found
+
+
+def test_a_step_without_operators_cannot_be_traced():
+    with pytest.raises(UntraceableError, match="the profiler recorded nothing"):
+        trace_of(Silent())
+
+
+def test_a_step_with_too_many_kernels_cannot_be_traced(monkeypatch):
+    monkeypatch.setattr("effbench.measure.trace.MOST_KERNELS", 3)
+    with pytest.raises(UntraceableError, match="more than 3 kernels"):
+        trace_of(Net())
+
+
+def test_an_exception_of_the_step_ends_the_trace():
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        trace_of(Broken())
+    assert adds_up(trace_of(Net()))  # the profiler has stopped
+
+
+# --- scripted events, in ns
+
+LAUNCHED = '"grid": [8, 1, 1], "stream": 7, "block": [128, 1, 1], "shared memory": 0'
+
+
+def kernel(name: str, start: int, end: int, number: int = 0) -> Event:
+    return Event(name, start, end, number, LAUNCHED)
+
+
+def test_kernels_gaps_and_host_time_of_a_gpu_call():
+    call = Call(1000, 9000, gpu=[kernel("a", 3000, 4000), kernel("b", 4500, 6000)])
+    traced = gpu_call(call, [("a", "aten::mm"), ("b", None)])
+    assert (traced.before_ms, traced.after_ms) == (0.002, 0.003)
+    assert [(k.ms, k.gap_ms, k.operator) for k in traced.kernels] == [
+        (0.001, 0.0, "aten::mm"),
+        (0.0015, 0.0005, None),
+    ]
+    assert traced.kernels[0].launch == "grid [8, 1, 1], block [128, 1, 1], shared memory 0"
+
+
+def test_kernels_at_the_same_time_count_once():
+    gpu = [kernel("a", 1000, 4000), kernel("b", 2000, 3000), kernel("c", 3500, 5000)]
+    traced = gpu_call(Call(0, 6000, gpu=gpu), [])
+    assert [k.added_ms for k in traced.kernels] == [0.003, 0.0, 0.001]
+    assert [k.ms for k in traced.kernels] == [0.003, 0.001, 0.0015]
+    assert traced.after_ms == 0.001
+
+
+def test_operators_of_other_kernels_are_not_taken():
+    traced = gpu_call(Call(0, 100, gpu=[kernel("a", 10, 20)]), [("b", "aten::mm")])
+    assert [k.operator for k in traced.kernels] == [None]
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_a_call_lies_between_two_synchronisations(number):
+    host = [Event("cudaDeviceSynchronize", 10 * n, 10 * n + 5, n) for n in range(number)]
+    assert synchronised_windows(host, calls=2) == [(5, 15), (25, 35)]
+
+
+@pytest.mark.parametrize("number", [3, 6, 8])
+def test_a_step_that_synchronises_has_no_windows(number):
+    host = [Event("cudaDeviceSynchronize", 10 * n, 10 * n + 5, n) for n in range(number)]
+    with pytest.raises(UntraceableError, match="synchronises"):
+        synchronised_windows(host, calls=2)
+
+
+def test_host_work_is_without_what_it_calls():
+    host = [
+        Event("TorchDynamo Cache Lookup", 100, 300, 1),
+        Event("Torch-Compiled Region: 0/0", 400, 1400, 2),
+        Event("aten::mm", 600, 900, 3),
+        Event("cudaLaunchKernel", 700, 800, 4),
+    ]
+    work = host_work([Call(0, 2000, host=host)])
+    assert work == pytest.approx(
+        {
+            "Python": 0.0008,
+            "compiled wrapper": 0.0007,
+            "guards": 0.0002,
+            "operators": 0.0002,
+            "kernel launches": 0.0001,
+        }
+    )
+
+
+def test_the_time_of_an_operator_is_without_those_that_it_calls():
+    host = [
+        Event("aten::linear", 100, 500, 1),
+        Event("aten::addmm", 200, 400, 2),
+        Event("aten::gelu", 600, 700, 3),
+    ]
+    traced = cpu_call(Call(0, 1000, host=host))
+    assert [(k.name, k.ms, k.gap_ms) for k in traced.kernels] == [
+        ("aten::linear", 0.0002, 0.0),
+        ("aten::addmm", 0.0002, 0.0),
+        ("aten::gelu", 0.0001, 0.0001),
+    ]
+    assert (traced.before_ms, traced.after_ms) == (0.0001, 0.0003)
+
+
+def test_the_faster_half_of_the_calls_counts():
+    calls = [
+        gpu_call(Call(0, end, gpu=[kernel("a", 10, 20)]), []) for end in (1000, 1100, 5000, 9000)
+    ]
+    trace = averaged("cuda", calls, {})
+    assert trace.latency_ms == pytest.approx(0.00105)
+    assert adds_up(trace)
