@@ -1,8 +1,11 @@
 """Cells of modules in files of tests, on the CPU: their workloads, and their trials in this
 process."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from effbench.core.cell import Cell, Status, Trial
-from effbench.core.message import TrialRequest
+from effbench.core.message import MessagePipe, TrialRequest
 from effbench.modes.eager import Eager
 from effbench.worker import trial
 from effbench.workloads.base import InputSets
@@ -32,7 +35,18 @@ def own_workload(kind, cell, module, specs, inputs):
     return made
 
 
-def run_trial(cell, protocol, say_phase=lambda phase: None, **options):
+@dataclass(frozen=True)
+class PhasePipe(MessagePipe):
+    """Hands the phases of a task to a function, and sends nothing."""
+
+    end: int = -1
+    hear: Callable[[str], None] = str
+
+    def send(self, *, phase):
+        self.hear(phase)
+
+
+def run_trial(cell, protocol, hear_phase=str, **options):
     """Run a trial in this process, and return what it records."""
     request = TrialRequest(cell.params(), protocol, **options)
-    return Trial.from_json(trial.run_task(request.to_json(), say_phase))
+    return Trial.from_json(trial.run_task(request.to_json(), PhasePipe(hear=hear_phase)))

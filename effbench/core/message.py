@@ -26,7 +26,7 @@ Standard library only, because both sides import this module.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -34,8 +34,6 @@ from typing import Any
 VERSION = 1
 #: Plain JSON: a task's payload and result.
 Json = dict[str, Any]
-#: Tells the sweep which phase a task enters.
-SayPhase = Callable[[str], None]
 #: The phases in which a trial and a probe first touch a GPU.
 DEVICE_PHASE, PROBE_PHASE = "device", "environment"
 #: Phases before any user code runs: a failure in them is the harness's.
@@ -67,6 +65,19 @@ def decode(line: bytes | bytearray | str) -> dict[str, Any]:
     if not isinstance(message, dict) or message.get("v") != VERSION:
         raise MessageError(f"not a message of version {VERSION}: {line[:200]!r}")
     return message
+
+
+@dataclass(frozen=True)
+class MessagePipe:
+    """A pipe for messages. `end`: the descriptor of the end to write to."""
+
+    end: int
+
+    def send(self, **message: Any) -> None:
+        """Write a message, such as `send(phase="timing")`."""
+        data = encode(message)
+        while data:
+            data = data[os.write(self.end, data) :]
 
 
 @dataclass

@@ -108,7 +108,7 @@ class RemoteSide:
         return min(os.sched_getaffinity(0))
 
 
-@dataclass
+@dataclass(frozen=True)
 class DuetResult:
     """What a duet found, for both of its members.
 
@@ -125,15 +125,16 @@ class DuetResult:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DuetResult:
         """Return the result that `asdict` turned into plain values."""
-        result = cls({}, void=values["void"])
+        series: dict[str, Pairs] = {}
         for name, pairs in values["pairs"].items():
-            result.pairs[name] = Pairs([BatchPair(**pair) for pair in pairs["in_order"]])
-        if values["host"] is not None:
-            result.host = HostFacts(**values["host"])
-        reason = values["disturbance"]
-        if reason is not None:
-            result.disturbance = Disturbance(DisturbanceKind(reason["kind"]), reason["text"])
-        return result
+            series[name] = Pairs([BatchPair(**pair) for pair in pairs["in_order"]])
+        host, disturbance = values["host"], values["disturbance"]
+        if host is not None:
+            host = HostFacts(**host)
+        if disturbance is not None:
+            kind = DisturbanceKind(disturbance["kind"])
+            disturbance = Disturbance(kind, disturbance["text"])
+        return cls(series, host, disturbance, values["void"])
 
     to_json = asdict
 
@@ -203,7 +204,7 @@ class MemberFigure:
     has_all_pairs: bool
 
 
-def figure_of_member(pairs: Pairs, rules: Rules, leads: bool) -> MemberFigure:
+def figure_of_member(pairs: Pairs, rules: Rules, leads: bool, calls_per_block: int) -> MemberFigure:
     """Return the time of a member, in ms per call, with the bounds of the median of its batches.
 
     The ratio of both members' times is the median ratio of the pairs, and their geometric mean the
@@ -215,6 +216,7 @@ def figure_of_member(pairs: Pairs, rules: Rules, leads: bool) -> MemberFigure:
     batches = Timing(
         [pair.ms_of(leads) for pair in pairs.undisturbed],
         disturbed_ms=[pair.ms_of(leads) for pair in pairs.disturbed],
+        calls_per_block=calls_per_block,
     )
     used, used_pairs = batches, pairs.undisturbed
     if has_all_pairs:

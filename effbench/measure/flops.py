@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import nn
 
 from effbench.measure.gradients import outside_inference_mode
-from effbench.models.inputs import Args, Kwargs
+from effbench.models.inputs import Args, Kwargs, Step
 
 
 def count(module: nn.Module, args: Args, kwargs: Kwargs) -> int:
@@ -19,18 +16,18 @@ def count(module: nn.Module, args: Args, kwargs: Kwargs) -> int:
     try:
         # in which some releases do not show what an operator consists of
         with outside_inference_mode():
-            return count_call(lambda: module(*args, **kwargs))
+            return count_call(module, args, kwargs)
     finally:
         torch.backends.mha.set_fastpath_enabled(is_fast)
 
 
-def count_call(call: Callable[[], Any]) -> int:
-    """Return the FLOPs of a call: those of torch's FlopCounterMode; 0 if it knows none of the
-    call's operators."""
+def count_call(step: Step, args: Args, kwargs: Kwargs) -> int:
+    """Return the FLOPs of a call of the step: those of torch's FlopCounterMode; 0 if it knows none
+    of the call's operators."""
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
     with counter:
-        call()
+        step(*args, **kwargs)
     flops: int = counter.get_total_flops()
     return flops

@@ -249,6 +249,11 @@ class HostWatch:
             os.sched_setaffinity(0, self.cores)
             self.run_queue.close()
 
+    def exclude(self, seconds: float) -> None:
+        """Do not count these seconds of the cores as those of foreign processes: the other member
+        of a duet used them."""
+        self.partner_s += seconds
+
     def read(self) -> Reading:
         """Run the fixed work, and return the reading."""
         # the faster of two: the first one warms the core's cache again

@@ -67,7 +67,7 @@ class TimedSide(Protocol):
         """Time a batch of calls."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class TimedBatch:
     """A batch of calls.
 
@@ -206,7 +206,7 @@ class PeriodSide:
     def batch(self) -> TimedBatch:
         """Time a batch by events around it."""
         step = self.timer.step
-        self.timer.renew_all()
+        self.timer.restore_all()
         play(step, self.rotation, self.warm_calls)
         self.start.record()
         play(step, self.rotation, self.calls)
@@ -247,8 +247,8 @@ def time_batch(side: TimedSide, host: HostWatch | None) -> TimedBatch:
     began = time.perf_counter()
     batch = side.batch()
     seconds = batch.seconds or time.perf_counter() - began
-    batch.is_disturbed = not host.was_undisturbed(seconds, batch.waited_ms)
-    return batch
+    is_disturbed = not host.was_undisturbed(seconds, batch.waited_ms)
+    return replace(batch, is_disturbed=is_disturbed)
 
 
 def is_done(pairs: Pairs, rules: Rules, budget_s: float, seconds: float) -> bool:

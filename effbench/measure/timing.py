@@ -117,7 +117,7 @@ class WarmUp(Timing):
     steady: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class Timer:
     """Times a step. `whole`: calls per pass of a stream, else 1. `host`: None if its speed does not
     matter. `kept`: the inputs that the step writes to, to be restored outside the measured time;
@@ -284,9 +284,9 @@ class Timer:
         host = self.host
         if not block.depends_on_host:
             host = None
-        blocks = Blocks(self, calls, host)
+        series = BlockSeries(cycle(self.inputs), calls, host)
         result = Timing(calls_per_block=calls)
-        load(self.step, blocks.rotation, calls, rules.load_s)
+        load(self.step, series.rotation, calls, rules.load_s)
         patience_ends = time.perf_counter() + rules.patience * budget_s
         tenth = int(budget_s * 100 / (calls * block.period_ms))
         while True:
@@ -295,11 +295,48 @@ class Timer:
                 return result
             if host:  # a series costs time besides its blocks, so short ones waste quiet moments
                 number = max(number, tenth)
-            self.accept(blocks.time(min(number, MOST_BLOCKS)), result)
+            self.accept(self.time_blocks(series, min(number, MOST_BLOCKS)), result)
             if host and result.count:
                 if time.perf_counter() >= patience_ends:
                     return result
                 host.calm()
+
+    def time_blocks(self, series: BlockSeries, blocks: int) -> Timing:
+        """Run a block that does not count, and then these blocks, and return the times of the
+        latter."""
+        host = series.host
+        starts = [torch.cuda.Event(enable_timing=True) for _ in range(blocks)]
+        ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks)]
+        readings: list[Reading] = []
+        if host:
+            readings.append(host.read())
+        began = time.perf_counter()
+        self.play_block(series)
+        for number in range(blocks):
+            self.restore_all()
+            starts[number].record()
+            self.play_block(series)
+            ends[number].record()
+            if number:
+                ends[number - 1].synchronize()
+            if self.watch:
+                self.watch.poll(series.made)
+            if host:
+                readings.append(host.read())
+        ends[-1].synchronize()
+        block_s = (time.perf_counter() - began) / blocks
+        events = zip(starts, ends, strict=True)
+        result = Timing()
+        for number, (start, end) in enumerate(events):
+            block = Timing([start.elapsed_time(end) / series.calls], counted_s=block_s)
+            if host and not host.is_undisturbed(readings[number], readings[number + 1], block_s):
+                block = block.as_disturbed(self.rules)
+            result.add(block)
+        return result
+
+    def play_block(self, series: BlockSeries) -> None:
+        play(self.step, series.rotation, series.calls)
+        series.made += series.calls
 
     def waits_for_host(self) -> bool:
         """Return whether the host's speed shows in the step's times.
@@ -349,7 +386,7 @@ class Timer:
         end.synchronize()
         return CallBlock(calls, enqueued_s * 1e3 / calls, start.elapsed_time(end) / calls)
 
-    def renew_all(self) -> None:
+    def restore_all(self) -> None:
         """Restore all inputs, if the step writes to them."""
         if self.kept:
             for inputs in self.inputs:
@@ -372,54 +409,14 @@ class CallBlock:
 
 
 @dataclass
-class Blocks:
-    """Runs series of blocks of `calls` back-to-back calls on the GPU. `host`: None if its speed
-    does not matter. `made`: calls so far, for the energy of one."""
+class BlockSeries:
+    """Series of blocks of `calls` back-to-back calls. `host`: None if its speed does not matter.
+    `made`: calls so far, for the energy of one."""
 
-    timer: Timer
+    rotation: Iterator[Inputs]
     calls: int
-    host: HostWatch | None
+    host: HostWatch | None = None
     made: int = 0
-
-    def __post_init__(self) -> None:
-        self.rotation = cycle(self.timer.inputs)
-
-    def time(self, blocks: int) -> Timing:
-        """Run a block that does not count, and then these blocks, and return the times of the
-        latter."""
-        timer, host = self.timer, self.host
-        starts = [torch.cuda.Event(enable_timing=True) for _ in range(blocks)]
-        ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks)]
-        readings: list[Reading] = []
-        if host:
-            readings.append(host.read())
-        began = time.perf_counter()
-        self.play()
-        for number in range(blocks):
-            timer.renew_all()
-            starts[number].record()
-            self.play()
-            ends[number].record()
-            if number:
-                ends[number - 1].synchronize()
-            if timer.watch:
-                timer.watch.poll(self.made)
-            if host:
-                readings.append(host.read())
-        ends[-1].synchronize()
-        block_s = (time.perf_counter() - began) / blocks
-        events = zip(starts, ends, strict=True)
-        result = Timing()
-        for number, (start, end) in enumerate(events):
-            block = Timing([start.elapsed_time(end) / self.calls], counted_s=block_s)
-            if host and not host.is_undisturbed(readings[number], readings[number + 1], block_s):
-                block = block.as_disturbed(timer.rules)
-            result.add(block)
-        return result
-
-    def play(self) -> None:
-        play(self.timer.step, self.rotation, self.calls)
-        self.made += self.calls
 
 
 def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:

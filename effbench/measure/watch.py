@@ -178,6 +178,11 @@ class GpuWatch:
         if foreign:  # NVML may report work late
             self.disturbance = foreign_process(f"works on this GPU ({pids(foreign)})")
 
+    def check_and_end(self) -> None:
+        """End monitoring after timers that have not checked each series."""
+        self.disturbance = self.disturbance or self.newest_disturbance()
+        self.end()
+
     def others_bytes(self) -> int | None:
         """Return the used memory that is not torch's: contexts, libraries and other processes; None
         if unknown."""

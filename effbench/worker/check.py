@@ -9,7 +9,7 @@ import torch
 
 from effbench.core.cell import Status
 from effbench.core.errors import UnsupportedError
-from effbench.core.message import CheckRequest, Json, SayPhase
+from effbench.core.message import CheckRequest, Json, MessagePipe
 from effbench.models.build import resolve_target, set_seed
 from effbench.modes import inductor
 from effbench.modes.base import needs_compiler
@@ -19,13 +19,13 @@ from effbench.worker import failures
 CUDA, COMPILER, CPP_COMPILER = "CUDA", "a compiler", "a C++ compiler"
 
 
-def run_task(payload: Json, say_phase: SayPhase) -> Json:
+def run_task(payload: Json, pipe: MessagePipe) -> Json:
     """Run the check of a CheckRequest as JSON. Return {"status": ok, unsupported, error or oom,
     "reason", "facts"}, and "traceback" for an error."""
     request = CheckRequest(**payload)
     answer: dict[str, Any] = {"status": Status.OK.value, "reason": None, "facts": None}
     try:
-        say_phase("importing")
+        pipe.send(phase="importing")
         function = resolve_target(request.target)
         device = torch.device(request.device)
         if device.type == "cuda" and not torch.cuda.is_available():
@@ -39,7 +39,7 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
             inductor.learn_vector_instructions()
         inductor.use_caches_in(request.cache_dir)
         set_seed(request.seed)
-        say_phase("running")
+        pipe.send(phase="running")
         answer["facts"] = checked_facts(function(device, **request.settings))
     except BaseException as error:  # user code may raise anything
         status, answer["reason"] = failures.classify(error, None)

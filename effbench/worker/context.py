@@ -1,4 +1,5 @@
-"""What the parts of a trial share: what is asked for, what is recorded, and what watches it."""
+"""What the parts of a trial share: what is asked for, what is recorded, and how the host is
+watched."""
 
 from __future__ import annotations
 
@@ -10,27 +11,24 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 
 from effbench.core.cell import Cell, Status, Trial
-from effbench.core.message import SayPhase, TrialRequest
+from effbench.core.message import MessagePipe, TrialRequest
 from effbench.measure import counters
-from effbench.measure.gpu import Gpu
 from effbench.measure.host import HostWatch
 from effbench.measure.rules import Rules
-from effbench.measure.watch import GpuWatch
 
 
 class TrialContext:
-    """A trial, and what it is made of. `watcher` knows no GPU until it is opened. `seconds`: those
-    of each phase."""
+    """What is asked for, and the `trial` that records what becomes of it. `seconds`: those of each
+    phase."""
 
-    def __init__(self, request: TrialRequest, say_phase: SayPhase) -> None:
+    def __init__(self, request: TrialRequest, pipe: MessagePipe) -> None:
         self.request = request
-        self.say_phase = say_phase
+        self.pipe = pipe
         self.cell = Cell(**request.cell)
         self.rules = Rules.of(request.protocol)
         self.device = torch.device(self.cell.device)
         self.on_cuda = self.device.type == "cuda"
         self.trial = Trial(self.cell.key, request.round, Status.OK, pid=os.getpid())
-        self.watcher = GpuWatch(Gpu())
         self.seconds: dict[str, float] = {}
 
     @contextmanager
@@ -38,7 +36,7 @@ class TrialContext:
         """Run a part of the trial as this phase: announce it, which locates a crash, and add up its
         seconds."""
         self.trial.phase = name
-        self.say_phase(name)
+        self.pipe.send(phase=name)
         start = time.perf_counter()
         try:
             yield

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from effbench.core.meeting import Partner, PartnerLostError, connect, listen
@@ -17,24 +17,25 @@ from effbench.core.message import DuetRequest
 from effbench.measure import timing
 from effbench.measure.duet import DuetResult, DuetStep
 from effbench.measure.host import RunQueue
-from effbench.measure.timing import Timer
+from effbench.measure.watch import GpuWatch
 from effbench.worker.context import CompilationWatch, TrialContext
 
 
 @dataclass(eq=False)
 class DuetMember:
-    """This trial's part in a duet, which begins once this is made. `partner`: None until they have
-    met."""
+    """This trial's part in a duet. `step`: has warmed up; `compilation`: since the duet began.
+    `partner`: None until they have met."""
 
     context: TrialContext
+    watcher: GpuWatch
     request: DuetRequest
-    compilation: CompilationWatch = field(default_factory=CompilationWatch)
+    step: DuetStep
+    compilation: CompilationWatch
     partner: Partner | None = None
 
-    def prepare(self, timer: Timer, latency_ms: float, has_period: bool) -> None:
+    def listen(self) -> None:
         """Get ready before the phase that tells the sweep to start the partner. Raises
         PartnerLostError."""
-        self.step = DuetStep(timer, latency_ms, has_period)
         if not self.request.leads:
             return
         try:
@@ -57,7 +58,7 @@ class DuetMember:
 
     def take(self, partner: Partner) -> DuetResult:
         """Time both steps in turn, and return what both members record. Raises PartnerLostError."""
-        self.context.watcher.restart()
+        self.watcher.restart()
         with timing.no_garbage_collection():
             if self.request.leads:
                 return self.lead(partner)
@@ -68,20 +69,19 @@ class DuetMember:
         if hello["op"] != "hello":  # the sweep connected instead
             raise PartnerLostError(hello["reason"])
         depends_on_host = self.step.latency.depends_on_host or hello["depends_on_host"]
-        watcher = self.context.watcher
-        watcher.begin()
+        self.watcher.begin()
         with self.context.host_watched(depends_on_host, moves=True) as host:
-            result = DuetResult(self.step.lead(partner, host))
+            pairs = self.step.lead(partner, host)
             end = partner.ask("end")
             if host:
-                host.partner_s = end["process_s"]
+                host.exclude(end["process_s"])
         # the partner is no foreign process: it belongs to the sweep
-        watcher.disturbance = watcher.disturbance or watcher.newest_disturbance()
-        watcher.end()
-        result.disturbance = watcher.disturbance
+        self.watcher.check_and_end()
+        facts = None
         if host:
-            result.host = host.facts()
-        result.void = self.compilation.compiled() or end["compiled"]
+            facts = host.facts()
+        void = self.compilation.compiled() or end["compiled"]
+        result = DuetResult(pairs, facts, self.watcher.disturbance, void)
         partner.send("result", result=result.to_json())
         return result
 
@@ -89,10 +89,10 @@ class DuetMember:
         partner.send("hello", depends_on_host=self.step.latency.depends_on_host)
         run_queue = RunQueue(all_threads=not self.context.on_cuda)
         began_s = time.process_time()
-        self.context.watcher.begin()
+        self.watcher.begin()
         with closing(run_queue):
             self.step.follow(partner, run_queue)
-        self.context.watcher.look()
+        self.watcher.look()
         process_s = time.process_time() - began_s
         answer = partner.ask("end", process_s=process_s, compiled=self.compilation.compiled())
         return DuetResult.from_json(answer["result"])

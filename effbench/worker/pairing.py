@@ -146,7 +146,8 @@ def paired_speedups(
 
 def time_pairs(step_timer: StepTimer, baseline: Step, mode_ms: float) -> dict[str, PairedSpeedup]:
     """Take the pairs of both timers. `mode_ms`: latency of the mode."""
-    context, timer, rules = step_timer.context, step_timer.timer, step_timer.rules
+    context, timer, watcher = step_timer.context, step_timer.timer, step_timer.watcher
+    rules = context.rules
     short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
     other = Timer(baseline, timer.inputs, timer.device, short, kept=timer.kept)
     budget_s = PART * rules.budget_s
@@ -156,7 +157,7 @@ def time_pairs(step_timer: StepTimer, baseline: Step, mode_ms: float) -> dict[st
     other_calls = LatencySide(other, other_ms)
     own_calls = LatencySide(timer, mode_ms)
     depends_on_host = other_calls.depends_on_host or own_calls.depends_on_host
-    context.watcher.begin()
+    watcher.begin()
     watching = context.host_watched(depends_on_host, moves=context.on_cuda)
     taken: dict[str, Pairs] = {}
     with watching as host, timing.no_garbage_collection():
@@ -166,7 +167,7 @@ def time_pairs(step_timer: StepTimer, baseline: Step, mode_ms: float) -> dict[st
             own_blocks = PeriodSide(timer, budget_s)
             own_blocks.load()
             taken[PERIOD] = take_pairs(other_blocks, own_blocks, rules, budget_s, host)
-    gpu = context.watcher.newest_disturbance()
+    gpu = watcher.newest_disturbance()
     facts = None
     if host is not None:
         facts = host.facts()

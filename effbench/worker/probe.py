@@ -19,7 +19,7 @@ import torch
 
 from effbench.core.cell import Environment, mode_settings
 from effbench.core.errors import ConfigError, suggest
-from effbench.core.message import PROBE_PHASE, Json, ProbedGpu, ProbeRequest, SayPhase
+from effbench.core.message import PROBE_PHASE, Json, MessagePipe, ProbedGpu, ProbeRequest
 from effbench.measure.gpu import Nvml
 from effbench.models import libraries
 from effbench.models.build import resolve_target
@@ -59,11 +59,11 @@ NOT_FLAGS = (
 )
 
 
-def run_task(payload: Json, say_phase: SayPhase) -> Json:
+def run_task(payload: Json, pipe: MessagePipe) -> Json:
     """Return errors, settings, environment, details and gpus, by these names. `settings` has for
     each mode the names of its constructor's arguments, None if it accepts any name."""
     request = ProbeRequest(**payload)
-    say_phase(PROBE_PHASE)
+    pipe.send(phase=PROBE_PHASE)
     gpus: list[ProbedGpu] = []
     if request.device != "cpu":
         gpus = visible_gpus()
@@ -76,7 +76,7 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
 
     def attempt(target: str, check: Callable[[], T]) -> T | None:
         """Return what a check of this target returns, or None after an error."""
-        say_phase(f"import {target}")
+        pipe.send(phase=f"import {target}")
         try:
             return check()
         except ConfigError as error:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from effbench.core import processes
-from effbench.core.message import TRIAL_VARIABLE, Json, MessageError, decode, encode
+from effbench.core.message import TRIAL_VARIABLE, Json, MessageError, MessagePipe, decode
 
 #: In the order of their dependencies and in small parts, because the server answers messages in
 #: between.
@@ -65,12 +65,6 @@ LOG_BYTES = 1 << 20  # bytes to keep of the end of a task's output
 READ_BYTES = 1 << 16  # all that a pipe holds
 
 
-def write_message(pipe: int, message: Json) -> None:
-    data = encode(message)
-    while data:
-        data = data[os.write(pipe, data) :]
-
-
 def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
     """Append `data` to the buffer, then yield and remove its complete lines."""
     buffer += data
@@ -84,8 +78,7 @@ def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
 @dataclass(frozen=True)
 class Task:
     """A request to run a task: `name`, a module next to this one that has `run_task(payload,
-    say_phase)`, with its `payload` and further environment variables. `preload` is the server's
-    own."""
+    pipe)`, with its `payload` and further environment variables. `preload` is the server's own."""
 
     id: str
     name: str
@@ -114,7 +107,7 @@ class Server:
 
     def __init__(self) -> None:
         # private copies, because a task's output must not mix with the messages
-        self.messages_in, self.messages_out = os.dup(0), os.dup(1)
+        self.messages_in, self.messages_out = os.dup(0), MessagePipe(os.dup(1))
         with Path(os.devnull).open() as null:
             os.dup2(null.fileno(), 0)
         os.dup2(2, 1)
@@ -137,7 +130,7 @@ class Server:
 
     def send(self, event: str, **facts: Any) -> None:
         try:
-            write_message(self.messages_out, {"event": event, **facts})
+            self.messages_out.send(event=event, **facts)
         except BrokenPipeError:
             self.closing = True
 
@@ -244,7 +237,7 @@ class Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.close(self.messages_in)
-            os.close(self.messages_out)
+            os.close(self.messages_out.end)
             for child in self.children.values():
                 os.close(child.results)
                 os.close(child.prints)
@@ -255,10 +248,8 @@ class Server:
             os.environ[TRIAL_VARIABLE] = task.id
             sys.path.insert(0, str(Path.cwd()))
             module = importlib.import_module(f"effbench.worker.{task.name}")
-            result = module.run_task(
-                task.payload, lambda phase: write_message(results, {"phase": phase})
-            )
-            write_message(results, {"result": result})
+            pipe = MessagePipe(results)
+            pipe.send(result=module.run_task(task.payload, pipe))
             code = 0
         except BaseException:  # user code may raise anything
             traceback.print_exc()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass, replace
 
 from effbench.core.meeting import ALONE, DUET, PartnerLostError
 from effbench.core.message import DUET_PHASE, DuetRequest
 from effbench.measure import timing
-from effbench.measure.duet import DuetResult, figure_of_member
+from effbench.measure.duet import DuetResult, DuetStep, figure_of_member
 from effbench.measure.host import HostWatch
+from effbench.measure.rules import Rules
 from effbench.measure.samples import Timing, TimingFigure
 from effbench.measure.timing import LATENCY, PERIOD, Timer
+from effbench.measure.watch import GpuWatch
 from effbench.worker import why_marked
 from effbench.worker.context import CompilationWatch, TrialContext
 from effbench.worker.duet_member import DuetMember
@@ -21,18 +24,23 @@ from effbench.workloads.base import Workload
 OWN_PART = 0.6
 
 
+@dataclass(frozen=True)
 class StepTimer:
-    """Times the step of a trial, alone or in a duet. `has_period`: whether back-to-back calls are
-    timed, too. `compiled`: that a graph was compiled each time that the step was timed, or None."""
+    """Times the step of a trial, alone or in a duet."""
 
-    def __init__(self, context: TrialContext, workload: Workload, timer: Timer) -> None:
-        self.context = context
-        self.workload = workload
-        self.timer = timer
-        self.watcher = context.watcher
-        self.rules = context.rules
-        self.has_period = context.on_cuda and workload.has_period
-        self.compiled: str | None = None
+    context: TrialContext
+    workload: Workload
+    timer: Timer
+    watcher: GpuWatch
+
+    @property
+    def rules(self) -> Rules:
+        return self.context.rules
+
+    @property
+    def has_period(self) -> bool:
+        """Whether back-to-back calls are timed, too."""
+        return self.context.on_cuda and self.workload.has_period
 
     @property
     def recent_ms(self) -> float:
@@ -58,8 +66,8 @@ class StepTimer:
                 return times
             self.warm_up()  # it has waited, or a graph was compiled
         times = self.time_alone()
-        if self.compiled is not None:
-            self.context.trial.extra["timed_again"] = self.compiled
+        if times.compiled is not None:
+            self.context.trial.extra["timed_again"] = times.compiled
             self.warm_up()
             times = self.time_alone()
         return times
@@ -67,12 +75,11 @@ class StepTimer:
     # --- alone
 
     def time_alone(self) -> StepTimes:
-        """Time the step, and set `compiled`."""
+        """Time the step, and notice whether a graph is compiled meanwhile."""
         compilation = CompilationWatch()
         with self.context.phase("timing"):
             times = self.take()
-        self.compiled = compilation.compiled()
-        return times
+        return replace(times, compiled=compilation.compiled())
 
     def take(self) -> StepTimes:
         """Measure the latency and the period, if there is one, while watching the host and the
@@ -80,13 +87,11 @@ class StepTimer:
         self.watcher.restart()
         depends_on_host = self.timer.waits_for_host()
         with self.context.host_watched(depends_on_host, moves=self.context.on_cuda) as host:
-            self.timer.host = host
+            timer = replace(self.timer, host=host)
             with timing.no_garbage_collection():
-                samples = self.run_timers()
+                samples = self.run_timers(timer)
         self.watcher.end()
         times = self.times_of(samples, host)
-        if self.context.on_cuda:
-            times.discarded = self.watcher.discarded
         evidence = why_marked.Evidence(
             times,
             samples[LATENCY].count,
@@ -95,40 +100,44 @@ class StepTimer:
             self.rules,
             self.watcher,
         )
-        times.disturbance = why_marked.of_times(evidence)
+        figures = times.figures
+        discarded = None
+        if self.context.on_cuda:
+            discarded = self.watcher.discarded
         if why_marked.has_doubtful_samples(evidence):
-            for name, figure in times.figures.items():
-                times.figures[name] = figure.down_to_fastest()
-        return times
+            figures = {name: figure.down_to_fastest() for name, figure in figures.items()}
+        return replace(
+            times,
+            figures=figures,
+            disturbance=why_marked.of_times(evidence),
+            discarded=discarded,
+        )
 
-    def run_timers(self) -> dict[str, Timing]:
-        """Return the samples of each timer."""
+    def run_timers(self, timer: Timer) -> dict[str, Timing]:
+        """Return the samples of the latency, and of the period if there is one."""
         budget_s = self.rules.budget_s
         if self.context.request.baseline:
             budget_s *= OWN_PART
         if self.has_period:
             budget_s /= 2
         self.watcher.begin()
-        samples = {LATENCY: self.workload.time_latency(self.timer, budget_s)}
+        samples = {LATENCY: self.workload.time_latency(timer, budget_s)}
         if self.has_period:
             self.watcher.begin()
-            samples[PERIOD] = self.timer.period(budget_s)
+            samples[PERIOD] = timer.period(budget_s)
         return samples
 
     def times_of(self, samples: dict[str, Timing], host: HostWatch | None) -> StepTimes:
         """Return the figures that these samples give."""
-        slowdown = 1.0
+        slowdown, facts = 1.0, None
         if host is not None:
-            slowdown = host.slowdown
+            slowdown, facts = host.slowdown, host.facts()
         figures = {name: taken.figure(self.rules, slowdown) for name, taken in samples.items()}
-        times = StepTimes(figures, figures[LATENCY].timing)
-        if host is None:
-            return times
-        if times.is_marked:
+        times = StepTimes(figures, figures[LATENCY].timing, facts)
+        if host is not None and times.is_marked:
             of_all = self.regardless_of_host(samples, host)
             if of_all is not None:
                 return of_all
-        times.host = host.facts()
         return times
 
     def regardless_of_host(self, samples: dict[str, Timing], host: HostWatch) -> StepTimes | None:
@@ -150,10 +159,12 @@ class StepTimer:
         """Time the step in turn with the other member of the duet. Return None if it has to be
         timed alone."""
         context = self.context
-        duet = DuetMember(context, request)
+        compilation = CompilationWatch()
+        with context.phase("warmup"):
+            step = DuetStep(self.timer, self.recent_ms, self.has_period)
+        duet = DuetMember(context, self.watcher, request, step, compilation)
         try:
-            with context.phase("warmup"):
-                duet.prepare(self.timer, self.recent_ms, self.has_period)
+            duet.listen()
             with context.phase(DUET_PHASE):
                 partner = duet.meet()
             with context.phase("timing"):
@@ -176,12 +187,12 @@ class StepTimer:
         ratios: list[TimingFigure] = []
         calls = Timing()
         for name, pairs in result.pairs.items():
-            member = figure_of_member(pairs, self.rules, duet.request.leads)
-            member.figure.timing.calls_per_block = duet.step.sides[name].calls
+            calls_per_block = duet.step.sides[name].calls
+            member = figure_of_member(pairs, self.rules, duet.request.leads, calls_per_block)
             figures[name] = member.figure
             ratios.append(member.ratio)
             if name == LATENCY:
                 calls = duet.step.latency.calls_of(pairs, member.has_all_pairs)
         times = StepTimes(figures, calls, result.host)
-        times.disturbance = why_marked.of_duet(times, ratios, self.rules, result.disturbance)
-        return times
+        disturbance = why_marked.of_duet(times, ratios, self.rules, result.disturbance)
+        return replace(times, disturbance=disturbance)

@@ -15,7 +15,7 @@ from effbench.measure.samples import Timing, TimingFigure
 from effbench.measure.timing import LATENCY, PERIOD
 
 
-@dataclass
+@dataclass(frozen=True)
 class StepTimes:
     """What timing a step found.
 
@@ -23,7 +23,8 @@ class StepTimes:
     the samples of a duet are batches. `host`: None if its speed does not show. `ignores_host`:
     whether the GPU is the bottleneck, so that all samples of a disturbed host give the times.
     `disturbance`: why the times are marked, or None. `discarded`: why series of samples were
-    discarded; None unless the GPU was watched for it.
+    discarded; None unless the GPU was watched for it. `compiled`: that a graph was compiled
+    meanwhile, or None.
     """
 
     figures: dict[str, TimingFigure]
@@ -32,6 +33,7 @@ class StepTimes:
     ignores_host: bool = False
     disturbance: Disturbance | None = None
     discarded: list[Disturbance] | None = None
+    compiled: str | None = None
 
     @property
     def is_marked(self) -> bool:

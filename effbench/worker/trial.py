@@ -21,10 +21,11 @@ from torch import nn
 
 from effbench.core.cell import Cell, Status, mode_settings
 from effbench.core.cores import physical_cores
-from effbench.core.message import DEVICE_PHASE, Json, SayPhase, TrialRequest
+from effbench.core.message import DEVICE_PHASE, Json, MessagePipe, TrialRequest
 from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
 from effbench.measure.gpu import Gpu
+from effbench.measure.watch import GpuWatch
 from effbench.models.build import build_module, resolve_target, set_numerics
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
@@ -43,12 +44,12 @@ TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
 
 
-def run_task(payload: Json, say_phase: SayPhase) -> Json:
+def run_task(payload: Json, pipe: MessagePipe) -> Json:
     """Run the trial of a TrialRequest as JSON, and return its Trial as JSON."""
-    running = RunningTrial(TrialRequest(**payload), say_phase)
-    trial = running.trial
+    context = TrialContext(TrialRequest(**payload), pipe)
+    trial = context.trial
     try:
-        running.perform()
+        RunningTrial(context).perform()
     except Ended as ended:
         trial.status, trial.reason = ended.status, ended.reason
     except BaseException as error:  # user code may raise anything
@@ -56,7 +57,7 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
         if trial.status is Status.ERROR:
             trial.has_library_status = bool(failures.LIBRARY_STATUS.search(trial.reason))
         trial.extra["traceback"] = failures.traceback_tail(error)
-    seconds = running.seconds
+    seconds = context.seconds
     trial.build_s = seconds.get("build")
     trial.check_s = seconds.get("check")
     trial.warmup_s = seconds.get("warmup")
@@ -65,34 +66,41 @@ def run_task(payload: Json, say_phase: SayPhase) -> Json:
     return trial.to_json()
 
 
-class RunningTrial(TrialContext):
+class RunningTrial:
     """The phases of a trial in order, and their shared state. Each phase sets its fields of
     `trial`. `compiler_counters`: after timing."""
 
+    watcher: GpuWatch
     mode: Mode
     workload: Workload
     prepared: Prepared
-    step_timer: StepTimer
     times: StepTimes
     observer: counters.Observer
     compiler_counters: counters.Counters
 
-    def __init__(self, request: TrialRequest, say_phase: SayPhase) -> None:
-        super().__init__(request, say_phase)
-        self.synchronize = timing.synchronizer(self.device)
+    def __init__(self, context: TrialContext) -> None:
+        self.context = context
+        self.request = context.request
+        self.cell = context.cell
+        self.rules = context.rules
+        self.trial = context.trial
+        self.device = context.device
+        self.on_cuda = context.on_cuda
+        self.synchronize = timing.synchronizer(context.device)
         #: What is wrong with the step's results after timing.
         self.wrong: str | None = None
 
     def perform(self) -> None:
-        with self.phase(DEVICE_PHASE):
+        with self.context.phase(DEVICE_PHASE):
             self.take_device()
-        with self.phase("setup"):
+        with self.context.phase("setup"):
             self.set_up()
-        with self.phase("build"):  # not in inference mode, whose tensors cannot be parameters
+        # not in inference mode, whose tensors cannot be parameters
+        with self.context.phase("build"):
             self.build()
         self.observer = counters.Observer(self.mode.compiles and self.mode.uses_dynamo)
         with self.observer:
-            with self.phase("check"):
+            with self.context.phase("check"):
                 self.workload.take_reference()
             with self.workload.context():  # eager's calls have shown which one the module allows
                 self.measure()
@@ -103,26 +111,26 @@ class RunningTrial(TrialContext):
     def measure(self) -> None:
         """Prepare and time the step, and measure everything else about it."""
         self.prepare_and_check()
-        self.step_timer = StepTimer(self, self.workload, self.make_timer())
-        self.step_timer.warm_up()
+        step_timer = StepTimer(self.context, self.workload, self.make_timer(), self.watcher)
+        step_timer.warm_up()
         if self.on_cuda:
-            with self.phase("warmup"):
+            with self.context.phase("warmup"):
                 error = timing.shorten_gaps()
             if error:
                 self.trial.extra["context_error"] = error
-        self.times = self.step_timer.time()
+        self.times = step_timer.time()
         self.times.record(self.trial)
-        if self.step_timer.has_period:
+        if step_timer.has_period:
             self.watcher.record(self.trial)
-        with self.phase("facts"):
+        with self.context.phase("facts"):
             self.take_facts()
-        with self.phase("check"):
+        with self.context.phase("check"):
             self.wrong = self.workload.wrong_after_timing()
-        if self.request.baseline and self.wrong is None and self.step_timer.compiled is None:
-            with self.phase("pairs"):
-                add_pairs(self.request.baseline, self.step_timer, self.times.latency_ms)
+        if self.request.baseline and self.wrong is None and self.times.compiled is None:
+            with self.context.phase("pairs"):
+                add_pairs(self.request.baseline, step_timer, self.times.latency_ms)
         if self.rules.profile and self.on_cuda:
-            with self.phase("profile"):
+            with self.context.phase("profile"):
                 try:
                     self.take_profile()
                 # from the profiler, or from the module under the counter's dispatch mode
@@ -142,12 +150,14 @@ class RunningTrial(TrialContext):
             threads = min(torch.get_num_threads(), len(cores))
         torch.set_num_threads(threads)
         self.trial.threads = threads
+        gpu = Gpu()
         if self.on_cuda:
             if not torch.cuda.is_available():
                 # the probe may have seen the GPU
                 status = Status.ERROR if request.gpu_uuid else Status.UNSUPPORTED
                 raise Ended(status, "device=cuda, but torch sees no CUDA device")
-            self.watcher.gpu = Gpu.open(request.gpu_uuid)
+            gpu = Gpu.open(request.gpu_uuid)
+        self.watcher = GpuWatch(gpu)
         if request.duet is None or request.duet.leads:  # else the leader is at work
             self.watcher.wait_until_free(request.foreign_wait_s)
         if self.on_cuda:
@@ -199,10 +209,10 @@ class RunningTrial(TrialContext):
     def prepare_and_check(self) -> None:
         """Prepare the mode's step, and compare its results with eager's."""
         memory.reset_peaks(self.device)
-        with self.phase("prepare"):
+        with self.context.phase("prepare"):
             self.prepare()
         self.trial.prepare_peak_allocated_bytes, _ = memory.peaks(self.device)
-        with self.phase("check"):
+        with self.context.phase("check"):
             self.workload.check()
         if self.mode.compiles:
             self.trial.compile_cache = self.prepared.compile_cache or counters.read().cache_state
@@ -318,7 +328,7 @@ class RunningTrial(TrialContext):
         """Raise Ended with the status, unless the trial is ok.
 
         A trial is `degraded` if its step ran, but not as the name of its mode or cell promises:
-        - it compiled in both timings (`StepTimer.compiled`);
+        - it compiled in both timings (`StepTimes.compiled`);
         - the mode says so (`Prepared.degraded`): `bucketed-graph` has no graph for any call;
         - the workload says so (`Workload.degraded`): eager writes to an input and the mode does
           not, or a server is saturated;
@@ -327,8 +337,8 @@ class RunningTrial(TrialContext):
         """
         if self.wrong:
             raise Ended(Status.INCORRECT, self.wrong)
-        compiled = self.step_timer.compiled
-        if compiled:
+        if self.times.compiled:
+            compiled = self.times.compiled
             raise Ended(Status.DEGRADED, f"{compiled}, twice: the times include compiling")
         reason = (
             self.prepared.degraded

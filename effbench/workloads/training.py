@@ -312,8 +312,7 @@ class TrainingSteps(Workload):
     # --- figures
 
     def count_flops(self, args: Args, kwargs: Kwargs) -> int:
-        step = self.step_over(self.module)
-        return flops.count_call(lambda: step(*args, **kwargs))
+        return flops.count_call(self.step_over(self.module), args, kwargs)
 
     def unpaired(self) -> str | None:
         return "each side's training steps change the other side's weights"

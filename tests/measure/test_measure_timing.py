@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -149,8 +150,7 @@ def test_a_few_calls_are_timed_even_beyond_the_budget(monkeypatch, call_s, most,
     )
     result = timer.latency(0.2)
     assert result.samples_ms == pytest.approx([call_s * 1e3] * calls)
-    timer.host = BUSY
-    result = timer.latency(0.2)
+    result = dataclasses.replace(timer, host=BUSY).latency(0.2)
     assert result.samples_ms == []
     assert len(result.disturbed_ms) == calls
 
@@ -220,7 +220,8 @@ def test_every_call_is_counted_for_the_energy(monkeypatch):
         RULES,
         SimpleNamespace(poll=counted.append),
     )
-    result = timing.Blocks(timer, calls=3, host=None).time(5)
+    series = timing.BlockSeries(itertools.cycle(INPUTS), calls=3)
+    result = timer.time_blocks(series, 5)
     assert counted[-1] == len(clock.calls) == 3 * (1 + 5)
     assert result.samples_ms == pytest.approx([2.0] * 5)
 
@@ -242,13 +243,13 @@ def test_a_figure_of_several_speeds_has_their_bounds(samples, varies, bounds):
     assert (figure.median.low, figure.median.high) == bounds
 
 
+@dataclasses.dataclass(frozen=True)
 class ScriptedTimer(Timer):
     """A timer of single calls and blocks on a GPU that take these ms, one after the other."""
 
-    def take(self, singles, periods, enqueue_ms):
-        self.singles, self.periods = iter(singles), iter(periods)
-        self.enqueue_ms = enqueue_ms
-        return self
+    singles: Iterator[float] | None = None
+    periods: Iterator[float] | None = None
+    enqueue_ms: float = 0.0
 
     def call(self, rotation, calls):
         return Timing([next(self.singles)] * calls)
@@ -267,5 +268,13 @@ class ScriptedTimer(Timer):
     ids=["the clocks change", "a single call waits for its launch", "launches are slow"],
 )
 def test_whether_the_host_shows_in_a_step(singles, periods, enqueue_ms, shows):
-    timer = ScriptedTimer(print, INPUTS, torch.device("cuda"), RULES)
-    assert timer.take(singles, periods, enqueue_ms).waits_for_host() is shows
+    timer = ScriptedTimer(
+        print,
+        INPUTS,
+        torch.device("cuda"),
+        RULES,
+        singles=iter(singles),
+        periods=iter(periods),
+        enqueue_ms=enqueue_ms,
+    )
+    assert timer.waits_for_host() is shows

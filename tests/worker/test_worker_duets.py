@@ -143,7 +143,7 @@ PAIRS = Pairs(
 
 
 def test_both_members_have_the_same_ratio():
-    own, other = (figure_of_member(PAIRS, RULES, leads).figure for leads in (True, False))
+    own, other = (figure_of_member(PAIRS, RULES, leads, 1).figure for leads in (True, False))
     leader_ms, follower_ms = own.median.value, other.median.value
     assert follower_ms / leader_ms == pytest.approx(PAIRS.figure(RULES).median.value)
     means_ms = [math.sqrt(pair.own_ms * pair.other_ms) for pair in PAIRS.undisturbed]

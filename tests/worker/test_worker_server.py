@@ -19,7 +19,10 @@ from effbench.run.client import ForkServer
 TASK = """
 import os, subprocess, sys, time
 
-def run_task(payload, say_phase):
+def run_task(payload, pipe):
+    def say_phase(phase):
+        pipe.send(phase=phase)
+
     say_phase("begun")
     if (code := payload.get("python")) is not None:
         scope = {"payload": payload, "say_phase": say_phase}

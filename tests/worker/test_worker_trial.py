@@ -1,12 +1,12 @@
 """One trial: what its two timers show together, what is refused, and what is checked before a sweep
 begins."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from own_cells import EAGER, cpu_cell, own_model, run_trial
+from own_cells import EAGER, PhasePipe, cpu_cell, own_model, run_trial
 from torch import nn
 
 from effbench.core.cell import Cell
@@ -14,12 +14,15 @@ from effbench.core.disturbances import Disturbance, DisturbanceKind
 from effbench.core.errors import ConfigError
 from effbench.core.message import DEVICE_PHASE, TrialRequest
 from effbench.measure import host
-from effbench.measure.host import CoreTimes
+from effbench.measure.gpu import Gpu
+from effbench.measure.host import CoreTimes, HostWatch
 from effbench.measure.rules import Rules
 from effbench.measure.samples import Timing
+from effbench.measure.watch import GpuWatch
 from effbench.modes.eager import Eager
 from effbench.run.probe import probe as probe_cells
 from effbench.worker import probe, trial
+from effbench.worker.context import TrialContext
 from effbench.worker.step_timer import StepTimer
 from effbench.workloads.select import workload_of
 
@@ -34,23 +37,23 @@ LINEAR = {"_target_": "torch.nn.Linear"}
 
 
 def trial_of(device="cpu", model=None, phase="inference", host_tolerance=0.1, **more):
-    """A trial of a cell of these parts, on no GPU whatever its `device` is; it has not begun."""
+    """What a trial of a cell of these parts is made of. It has not begun."""
     cell = Cell(model or {"name": "m"}, 1, EAGER, "float32", phase, device, **more)
     request = TrialRequest(cell.params(), {**vars(RULES), "host_tolerance": host_tolerance})
-    made = trial.RunningTrial(request, lambda phase: None)
-    made.mode = Eager()
-    return made
+    return TrialContext(request, PhasePipe())
 
 
+@dataclass
 class MadeUpTimer:
     """Takes these samples, on a host that was busy for a fraction of the time; None if its speed
     does not matter."""
 
-    def __init__(self, latency, period=None, busy_fraction=None, discarded=()):
-        self.samples = {"latency": latency, "period": period}
-        self.busy_fraction = busy_fraction
-        self.discarded = discarded
-        self.host = self.watcher = None
+    latencies: Timing
+    periods: Timing | None = None
+    busy_fraction: float | None = None
+    discarded: tuple = ()
+    watcher: GpuWatch = field(default_factory=lambda: GpuWatch(Gpu()))
+    host: HostWatch | None = None
 
     def waits_for_host(self):
         return self.busy_fraction is not None
@@ -60,20 +63,19 @@ class MadeUpTimer:
             self.host.undisturbed_s = 1.0 - self.busy_fraction
             self.host.disturbed_s = self.busy_fraction
         self.watcher.discarded += self.discarded
-        return self.samples["latency"]
+        return self.latencies
 
     def period(self, budget_s):
-        return self.samples["period"]
+        return self.periods
 
 
-def timed(running, *args, **options):
+def timed(context, *args, **options):
     """Take timings as a made-up timer does, and return the trial."""
     timer = MadeUpTimer(*args, **options)
-    timer.watcher = running.watcher
-    cell, record = running.cell, running.trial
+    cell, record = context.cell, context.trial
     record.samples["warmup_ms"] = [5.2]
     workload = workload_of(cell)(cell, Eager(), nn.Identity(), record, {})
-    StepTimer(running, workload, timer).take().record(record)
+    StepTimer(context, workload, timer, timer.watcher).take().record(record)
     return record
 
 
@@ -93,8 +95,8 @@ DISAGREEING = {
 )
 def test_timers_that_disagree_show_a_busy_host(enqueue_ms, period_ms, sizes, words):
     stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
-    running = trial_of("cuda", stream=stream)
-    record = timed(running, Timing([5.2] * 9, [enqueue_ms] * 9), Timing([period_ms] * 9))
+    context = trial_of("cuda", stream=stream)
+    record = timed(context, Timing([5.2] * 9, [enqueue_ms] * 9), Timing([period_ms] * 9))
     assert (record.latency_ms, record.period_ms) == (5.2, period_ms)
     assert str(words) in str(record.disturbance)
 
@@ -161,9 +163,9 @@ class TestMarks:
         ids=["a single trial", "enough calls", "other trials show the variation"],
     )
     def test_too_few_calls_in_a_single_trial(self, calls, rounds, is_marked):
-        running = trial_of()
-        running.rules = replace(running.rules, rounds=rounds)
-        record = timed(running, Timing([1.0] * (calls - 1) + [1.2]), busy_fraction=0.0)
+        context = trial_of()
+        context.rules = replace(context.rules, rounds=rounds)
+        record = timed(context, Timing([1.0] * (calls - 1) + [1.2]), busy_fraction=0.0)
         assert (record.disturbance == f"only {calls} calls could be timed") is is_marked
         if is_marked:
             assert record.latency_median_high_ms == 1.2
@@ -208,9 +210,9 @@ class TestMarks:
 )
 def test_how_the_host_is_watched(device, host_tolerance, tolerance, all_threads):
     """On the CPU all threads are watched; also without a tolerance."""
-    running = trial_of(device, host_tolerance=host_tolerance)
-    running.request = replace(running.request, host_ms=0.03, host_high_ms=0.07)
-    with running.host_watched(matters=True, moves=False) as watch:
+    context = trial_of(device, host_tolerance=host_tolerance)
+    context.request = replace(context.request, host_ms=0.03, host_high_ms=0.07)
+    with context.host_watched(matters=True, moves=False) as watch:
         assert (watch.quiet_ms, watch.usual_high_ms) == (0.03, 0.07)
         assert (watch.tolerance, watch.all_threads) == (tolerance, all_threads)
         assert not watch.waits, "without patience"
@@ -260,7 +262,9 @@ def convolution(kind, shape, phase):
     module = {"_target_": f"torch.nn.{kind}", "out_channels": 2, "kernel_size": 3}
     model = {"name": "m", "module": module, "inputs": [{"name": "x", "shape": shape}]}
     numerics = {"channels_last": True}
-    running = trial_of(model=model, phase=phase, numerics=numerics, training=SGD)
+    context = trial_of(model=model, phase=phase, numerics=numerics, training=SGD)
+    running = trial.RunningTrial(context)
+    running.mode = Eager()
     running.build()
     return running.workload.module.weight
 
@@ -288,7 +292,7 @@ def test_a_trial_runs_on_its_threads_or_on_one_per_physical_core(
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     monkeypatch.setattr(torch, "set_num_threads", taken.append)
     monkeypatch.setattr(trial, "physical_cores", lambda usable: range(cores))
-    running = trial_of(threads=threads)
+    running = trial.RunningTrial(trial_of(threads=threads))
     running.take_device()
     assert [running.trial.threads] == taken == [expected]
 
@@ -382,7 +386,7 @@ def test_what_a_mode_cannot_run(phase, sizes, expected):
 def test_what_cannot_be_a_target_is_refused_before_the_first_trial(changed, expected):
     part = {**trial_of().cell.params(), "model": {"module": LINEAR}, **changed}
     here = SimpleNamespace(
-        call=lambda task, payload, timeout_s: probe.run_task(payload, lambda phase: None)
+        call=lambda task, payload, timeout_s: probe.run_task(payload, PhasePipe())
     )
     with pytest.raises(ConfigError, match=expected):
         probe_cells(here, [Cell(**part)], "eager")
