@@ -11,9 +11,10 @@ import itertools
 import math
 import statistics
 import warnings
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import torch
@@ -25,8 +26,8 @@ from effbench.measure.profile import LAUNCH
 from effbench.models.inputs import Inputs, Step
 
 #: How long all traced calls may take, and how many there are at least and at most.
-TRACED_S = 0.1
-FEWEST_CALLS, MOST_CALLS = 3, 24
+TRACED_S = 0.05
+FEWEST_CALLS, MOST_CALLS = 4, 12
 #: Calls of the second trace on a GPU.
 NAMED_CALLS = 3
 #: Name of the event around a call.
@@ -85,14 +86,14 @@ class Span:
         return self.event.end - self.event.start - self.inner
 
 
-@dataclass
+@dataclass(frozen=True)
 class Call:
     """What was recorded during a call: on the host, and on the GPU, in order of their start."""
 
     start: int
     end: int
-    host: list[Event] = field(default_factory=list)
-    gpu: list[Event] = field(default_factory=list)
+    host: Sequence[Event] = ()
+    gpu: Sequence[Event] = ()
 
     @property
     def ns(self) -> int:
@@ -162,13 +163,19 @@ def synchronised_windows(host: Sequence[Event], calls: int) -> list[tuple[int, i
 def sorted_into_calls(
     windows: Iterable[tuple[int, int]], host: Sequence[Event], gpu: Sequence[Event]
 ) -> list[Call]:
-    calls = [Call(start, end) for start, end in windows]
-    for call in calls:
-        call.host = [
-            event for event in host if call.start <= event.start < call.end and event.name != CALL
-        ]
-        call.gpu = [event for event in gpu if call.start <= event.start < call.end]
+    """Return the events of each window; both kinds are in order of their start."""
+    host = [event for event in host if event.name != CALL]
+    calls = []
+    for start, end in windows:
+        calls.append(Call(start, end, between(host, start, end), between(gpu, start, end)))
     return calls
+
+
+def between(events: Sequence[Event], start: int, end: int) -> Sequence[Event]:
+    """Return the events that start in this time."""
+    first = bisect_left(events, start, key=attrgetter("start"))
+    last = bisect_left(events, end, key=attrgetter("start"))
+    return events[first:last]
 
 
 def spans_of(events: Iterable[Event]) -> list[Span]:
@@ -232,8 +239,8 @@ def trace_gpu(step: Step, inputs: Sequence[Inputs], calls: int) -> Trace:
 
 
 def operators_of(call: Call) -> list[tuple[str, str | None]]:
-    """Return each kernel's name and the operator that launched it."""
-    by_id = {event.id: event.name for event in call.host if event.id}
+    """Return each kernel's name and the operator that launched it; None in a CUDA graph."""
+    by_id = {event.id: event.name for event in call.host if work_of(event.name) == OPERATORS}
     return [(event.name, by_id.get(event.id)) for event in call.gpu]
 
 

@@ -36,8 +36,12 @@ from effbench.run.interrupts import POLL_S, StoppedError
 
 LOGGER = logging.getLogger(__name__)
 #: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would
-#: hang with either.
-SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+#: hang with either. Also disable what the profiler writes to stderr.
+SERVER_ENVIRONMENT = {
+    "TORCH_WARM_POOL": "0",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "KINETO_LOG_LEVEL": "99",
+}
 INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 #: Variables that name the folder of temporary files; Inductor compiles some files there.
 TEMPORARY_VARIABLES = ("TMPDIR", "TEMP", "TMP")
