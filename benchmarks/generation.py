@@ -32,6 +32,7 @@ from effbench.core.settings import shipped
 from effbench.core.table import Column, Table
 from effbench.models.build import build_module, resolve_target
 from effbench.models.spec import parse_inputs
+from effbench.modes.base import Example
 from effbench.workloads.generation import Generation
 
 COMPILED = "transformers"
@@ -78,7 +79,7 @@ def sides(
     trial = Trial(cell.key, 0, Status.OK)
     workload = Generation(cell, mode, module, trial, parse_inputs(module.inputs))
     with workload.context():
-        step = workload.prepare((), {}).step
+        step = workload.prepare(Example(())).step
     return theirs, lambda prompt: torch.cat(step(prompt), 1)
 
 

@@ -39,6 +39,7 @@ from effbench.measure.pairs import LatencySide
 from effbench.measure.rules import Rules
 from effbench.measure.timing import Timer, no_garbage_collection
 from effbench.models.mlp import MLP
+from effbench.modes.base import Example
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
 from effbench.store import Store
@@ -282,7 +283,7 @@ def steps(device: str, module: torch.nn.Module, x: torch.Tensor) -> dict[str, Ca
     if device == "cuda":
         modes |= {"cuda-graph": CudaGraph(), "default+graph": CompiledCudaGraph()}
     return {"eager": module} | {
-        name: mode.prepare(module, (x,), {}).step for name, mode in modes.items()
+        name: mode.prepare(module, Example((x,))).step for name, mode in modes.items()
     }
 
 

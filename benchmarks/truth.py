@@ -32,6 +32,7 @@ from effbench.measure.samples import Timing
 from effbench.models.attention import AttentionBlock
 from effbench.models.inputs import Inputs
 from effbench.models.mlp import MLP, LinearStack
+from effbench.modes.base import Example
 from effbench.modes.graphs import CudaGraph
 from effbench.stats.intervals import geometric_mean
 
@@ -378,7 +379,7 @@ def of_module(
     if not graph:
         return Workload(name, partial(module, x), partial(module, x), truth)
     static = x.clone()
-    step = CudaGraph().prepare(module, (x,), {}).step
+    step = CudaGraph().prepare(module, Example((x,))).step
     return Workload(name, partial(step, x), lambda: module(static.copy_(x)), truth)
 
 

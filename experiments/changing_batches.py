@@ -23,7 +23,7 @@ from effbench.claims.checks import COMPILER, CUDA, Facts, check
 from effbench.models.attention import AttentionBlock
 from effbench.models.inputs import Batch
 from effbench.models.mlp import MLP
-from effbench.modes.base import Mode
+from effbench.modes.base import Example, Mode
 from effbench.modes.bucketed import BucketedGraph
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
@@ -114,8 +114,8 @@ def prepared(
         step = lazy_graphs(module)
     else:
         mode = STRATEGIES[name]()
-        mode.batch = Batch(tuple(sizes), (0,))
-        step = mode.prepare(module, (stream[0],), {}).step
+        example = Example((stream[0],), batch=Batch(tuple(sizes), (0,)))
+        step = mode.prepare(module, example).step
     for x in stream:
         step(x)
     torch.cuda.synchronize()

@@ -22,6 +22,7 @@ from torch._dynamo.utils import get_compilation_metrics
 
 from effbench.claims import Answer, Claim
 from effbench.claims.checks import COMPILER, Facts, check
+from effbench.modes.base import Example
 from effbench.modes.compiled import marking_steps
 from effbench.modes.exported import AotInductor
 from effbench.modes.graphs import capture
@@ -277,7 +278,7 @@ def host_time(
             calls.add(
                 "aot-inductor",
                 lambda: partial(
-                    packaged.prepare(Layers(calls.layers), (calls.x,), {}).step, calls.x
+                    packaged.prepare(Layers(calls.layers), Example((calls.x,))).step, calls.x
                 ),
             )
         if device.type == "cuda":

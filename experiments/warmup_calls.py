@@ -16,7 +16,7 @@ from torch import nn
 
 from effbench.claims import Answer, Claim, highest
 from effbench.claims.checks import Facts, check
-from effbench.modes.base import Mode
+from effbench.modes.base import Example, Mode
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
 
@@ -78,7 +78,7 @@ def all_modes(
         module = module.to(device).eval()
         x = torch.randn(8, width, device=device)
         with torch.inference_mode():
-            step = mode.prepare(module, (x,), {}).step
+            step = mode.prepare(module, Example((x,))).step
             times = [call_ms(step, x, device=device) for _ in range(calls + STEADY_CALLS)]
         facts[name] = {
             "ran": True,

@@ -11,7 +11,7 @@ outside the mode, for the mode's gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -98,10 +98,6 @@ class Exact:
     buffers: Named
 
 
-#: Maps a state (parameters and buffers) and the number of a step (from 0) to this step in float64.
-ExactStep = Callable[[Named, int], Exact]
-
-
 @dataclass
 class TrainingComparison:
     """Compares a mode's steps (`ours`) with eager's, both from the state `initial`. `tolerance` is
@@ -166,9 +162,10 @@ class TrainingComparison:
 
     # --- float64
 
-    def far_from_float64(self, exact: ExactStep) -> str | None:
+    def far_from_float64(self, first: Exact, of_ours: Exact, of_eager: Exact) -> str | None:
         """Return None if the first and the last step are about as close to float64 as eager's, else
-        what is wrong.
+        what is wrong. `first`: the step from the initial state; `of_ours`, `of_eager`: the last
+        step from the state `before` it of each side.
 
         The limit is the same as for outputs: rmse(ours, exact) <= k × rmse(eager, exact) +
         tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half types. Each side has its own exact
@@ -177,14 +174,8 @@ class TrainingComparison:
         error is that of all gradients together.
         """
         ours, eager = self.ours, self.eager
-        last = len(ours.losses) - 1
-        of_both = exact(self.initial, 0)
-        reason = self.wrong_step("first", ours.losses[0], of_both, of_both)
-        if reason is not None:
-            return reason
-        of_ours = exact(ours.before, last)
-        of_eager = exact(eager.before, last)
-        reason = self.wrong_step("last", ours.losses[last], of_ours, of_eager)
+        reason = self.wrong_step("first", ours.losses[0], first, first)
+        reason = reason or self.wrong_step("last", ours.losses[-1], of_ours, of_eager)
         if reason is not None:
             return reason
         reason = self.far_from_exact(ours.buffers, of_ours.buffers, eager.buffers, of_eager.buffers)

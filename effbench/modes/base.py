@@ -7,28 +7,47 @@ whose other keys are its settings (docs/reference/extending.md).
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from effbench.core.errors import ConfigError
 from effbench.models.inputs import Args, Batch, Kwargs, Step
 
-#: Turns a forward into a training step: a callable with the same arguments that returns the loss.
-StepOver = Callable[[Step], Callable[..., Tensor]]
 #: What a mode records about its preparation: plain values by name.
 Facts = dict[str, Any]
 #: The type of a setting that is a count: an integer of at least 0.
 AtLeast0 = Annotated[int, "at least 0"]
+#: Of an example whose mode needs neither batch sizes nor batch dimensions.
+NO_BATCH = Batch((), ())
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a mode knows about the calls of the step that it prepares.
+
+    `args`, `kwargs`: inputs of the first call, on the device. `batch`: the batch dimension of each
+    input, and the calls' batch sizes. `cache_dir`: a folder shared by this cell's trials in this
+    sweep, or None. `weights`: a hash of the module's state, for a mode that `stores_weights`.
+    """
+
+    args: Args
+    kwargs: Kwargs = field(default_factory=dict)
+    batch: Batch = NO_BATCH
+    cache_dir: str | None = None
+    weights: str = "unknown"
+
+    def with_dims(self) -> Iterator[tuple[Any, int | None]]:
+        """Return the inputs, those by position, then those by name, with their batch dimensions."""
+        return zip((*self.args, *self.kwargs.values()), self.batch.dims, strict=True)
 
 
 @dataclass
@@ -86,15 +105,6 @@ class Mode(ABC):
     writes_state: bool = True
     #: Whether it stores something in `cache_dir` that contains the module's weights.
     stores_weights: bool = False
-    #: Set by the worker before `prepare` if the mode `stores_weights`: a hash of the module's
-    #: state.
-    weights: str = "unknown"
-    #: Set by the worker before `prepare`: the batch dimension of each input, and the calls'
-    #: batch sizes.
-    batch: Batch
-    #: Set by the worker before `prepare`: a folder shared by this cell's trials in this sweep, or
-    #: None.
-    cache_dir: str | None = None
 
     def __post_init__(self) -> None:
         """Check the settings. Raises ConfigError for a value that the field's annotation does not
@@ -108,20 +118,17 @@ class Mode(ABC):
         return None
 
     @abstractmethod
-    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
-        """Turn the module into a step. `args` and `kwargs`: inputs on the device. An exception
-        becomes the status."""
+    def prepare(self, module: nn.Module, example: Example) -> Prepared:
+        """Turn the module into a step. An exception becomes the status."""
 
-    def prepare_training(
-        self,
-        module: nn.Module,
-        step_over: StepOver,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> Prepared:
-        """Return a training step. The default builds it from the step that `prepare` returns."""
-        prepared = self.prepare(module, args, kwargs)
-        return dataclasses.replace(prepared, step=step_over(prepared.step), copy_inputs=None)
+    def prepare_forward(self, module: nn.Module, example: Example) -> Prepared:
+        """Return what a training step calls in place of the module."""
+        return self.prepare(module, example)
+
+    def prepare_step(self, prepared: Prepared, example: Example) -> Prepared:
+        """Prepare a whole training step, whose forward is that of `prepare_forward`. By default it
+        stays as it is."""
+        return prepared
 
 
 def needs_cuda(device: torch.device, what: str) -> str | None:

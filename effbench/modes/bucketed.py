@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from effbench.core.buckets import bucket_of, capture_sizes, usage
 from effbench.core.errors import UnsupportedError
 from effbench.measure.timing import no_garbage_collection
 from effbench.models.inputs import Args, Inputs, Kwargs, Step, as_arguments
-from effbench.modes.base import AtLeast0, Facts, Mode, Prepared, needs_cuda
+from effbench.modes.base import AtLeast0, Example, Facts, Mode, Prepared, needs_cuda
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import Captured, GraphCapture
 
@@ -63,15 +63,11 @@ class BucketedGraph(Mode):
         """Return what captures the graphs; tests have one without CUDA."""
         return GraphCapture(self.warmups, self.pool == "shared")
 
-    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, example: Example) -> Prepared:
         capture = self.capturer()
-        runner = BucketRunner(
-            self,
-            module,
-            args,
-            kwargs,
-        )
-        sizes = runner.sizes
+        sizes = capture_sizes(self.buckets, example.batch.sizes)
+        inputs = StaticInputs(example, sizes[-1])
+        graphs: dict[int, Captured] = {}
         seconds: dict[str, float] = {}
         few = [size for size in sizes if size <= self.torch_compile_max_bs]
         compiled = self.compiled.compile(module).step if few else module
@@ -80,15 +76,15 @@ class BucketedGraph(Mode):
             for size in sorted(sizes, reverse=self.order == "largest-first"):
                 began = time.perf_counter()
                 function = compiled if size in few else module
-                runner.graphs[size] = capture(function, *runner.arguments(size))
+                graphs[size] = capture(function, *inputs.arguments(size))
                 seconds[str(size)] = time.perf_counter() - began
-        a_pass = usage(sizes, self.batch.sizes)
+        a_pass = usage(sizes, example.batch.sizes)
         facts: Facts = {
             "buckets": sizes,
             "compiled_buckets": few,
             "capture_s": sum(seconds.values()),
             "capture_seconds": seconds,  # by captured size
-            "static_input_bytes": sum(static.buffer.nbytes for static in runner.inputs),
+            "static_input_bytes": sum(static.buffer.nbytes for static in inputs.each),
             # of a pass over the stream, or of a call
             "padding_waste": a_pass.padding_waste,
             "fallbacks_per_pass": a_pass.fallbacks,
@@ -100,6 +96,13 @@ class BucketedGraph(Mode):
                 "no call has a graph: all batches are larger than the largest captured size,"
                 f" {sizes[-1]}"
             )
+        runner = BucketRunner(
+            module,
+            inputs,
+            graphs,
+            zero=self.padding == "zero",
+            clone=self.outputs == "clone",
+        )
         return Prepared(
             runner,
             runner.copy_inputs,
@@ -131,6 +134,32 @@ class StaticInput:
         return self.buffer.narrow(self.dim, start, stop - start)
 
 
+class StaticInputs:
+    """The inputs that all graphs read: those by position, then those by name. `size`: the largest
+    captured one. `carrier`: the first input with a batch dimension, `carrier_dim`. Raises
+    UnsupportedError if none has one."""
+
+    def __init__(self, example: Example, size: int) -> None:
+        self.names = list(example.kwargs)
+        self.each: list[StaticInput] = []
+        for value, dim in example.with_dims():
+            self.each.append(StaticInput.like(value, dim, size))
+        batched = [(place, dim) for place, dim in enumerate(example.batch.dims) if dim is not None]
+        if not batched:
+            raise UnsupportedError(
+                "no input of this model has a batch dimension, which bucketed-graph requires"
+            )
+        self.carrier, self.carrier_dim = batched[0]
+
+    def rows(self, size: int) -> list[Tensor]:
+        """Return views of the first `size` rows of each input."""
+        return [static.rows(0, size) for static in self.each]
+
+    def arguments(self, size: int) -> Inputs:
+        """Return the arguments of a call with `size` rows, as views of the buffers."""
+        return as_arguments(self.rows(size), self.names)
+
+
 @dataclass(frozen=True)
 class ReplayPlan:
     """How to run a call of a given size. `inputs`: the rows to copy each input to; `padding`: rows
@@ -149,66 +178,44 @@ class ReplayPlan:
             rows.fill_(0)
 
 
+@dataclass(eq=False)
 class BucketRunner:
-    """A step that replays captured graphs, one for each of `sizes` (ascending). A call uses the
-    smallest graph that holds its rows, with padding; a call that is larger than all graphs runs the
-    module.
+    """A step that replays captured `graphs`, by their sizes. A call uses the smallest graph that
+    holds its rows, with padding; a call that is larger than all graphs runs the module (`eager`).
 
-    `inputs`: those by position, then those by name. Raises UnsupportedError if none has a batch
-    dimension.
+    `zero`: set the padding to zero; `clone`: return copies of the outputs.
     """
 
-    def __init__(
-        self,
-        mode: BucketedGraph,
-        module: nn.Module,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> None:
-        self.eager = module
-        self.sizes = capture_sizes(mode.buckets, mode.batch.sizes)
-        self.zero = mode.padding == "zero"
-        self.clone = mode.outputs == "clone"
-        self.names = list(kwargs)
-        self.inputs: list[StaticInput] = []
-        for value, dim in zip((*args, *kwargs.values()), mode.batch.dims, strict=True):
-            self.inputs.append(StaticInput.like(value, dim, self.sizes[-1]))
-        batched = [(place, dim) for place, dim in enumerate(mode.batch.dims) if dim is not None]
-        if not batched:
-            raise UnsupportedError(
-                "no input of this model has a batch dimension, which bucketed-graph requires"
-            )
-        self.carrier, self.carrier_dim = batched[0]
-        self.graphs: dict[int, Captured] = {}
+    eager: nn.Module
+    inputs: StaticInputs
+    graphs: Mapping[int, Captured]
+    zero: bool
+    clone: bool
+
+    def __post_init__(self) -> None:
+        self.carrier = self.inputs.carrier
+        self.carrier_dim = self.inputs.carrier_dim
         self.plan = functools.cache(self.make_plan)
-
-    def rows(self, size: int) -> list[Tensor]:
-        """Return views of the first `size` rows of each input."""
-        return [static.rows(0, size) for static in self.inputs]
-
-    def arguments(self, size: int) -> Inputs:
-        """Return the arguments of a call with `size` rows, as views of the buffers."""
-        return as_arguments(self.rows(size), self.names)
 
     def make_plan(self, raw: int) -> ReplayPlan | None:
         """Return the plan of a call with `raw` rows; None if it is larger than all graphs. The
         first call of a size that needs padding runs the module, too: its outputs show the
         shapes."""
-        size = bucket_of(self.sizes, raw)
+        size = bucket_of(sorted(self.graphs), raw)
         if size is None:
             return None
         graph = self.graphs[size]
         outputs = graph.outputs
         padding = []
         if raw < size:
-            args, kwargs = self.arguments(raw)
+            args, kwargs = self.inputs.arguments(raw)
             outputs = tree_map(cut_like, outputs, self.eager(*args, **kwargs))
             if self.zero:
-                batched = [static for static in self.inputs if static.dim is not None]
-                padding = [static.rows(raw, size) for static in batched]
+                each = self.inputs.each
+                padding = [static.rows(raw, size) for static in each if static.dim is not None]
         return ReplayPlan(
             graph.replay,
-            self.rows(raw),
+            self.inputs.rows(raw),
             padding,
             outputs,
         )

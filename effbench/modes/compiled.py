@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from effbench.models.inputs import Args, Batch, Kwargs, Step
-from effbench.modes.base import Mode, Prepared, needs_compiler, needs_cuda
+from effbench.models.inputs import Step
+from effbench.modes.base import Example, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.inductor import autotunes, mode_options
 from effbench.modes.selective import compile_blocks
 
@@ -37,9 +37,9 @@ class TracedMode(Mode):
     def compile(self, module: nn.Module) -> Prepared:
         """Return the compiled forward, which compiles in its first call."""
 
-    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, example: Example) -> Prepared:
         if self.dynamic == MARKED:
-            mark_varied(args, kwargs, self.batch)
+            mark_varied(example)
         prepared = self.compile(module)
         if self.uses_cuda_graphs and torch.cuda.is_initialized():
             prepared.step = marking_steps(prepared.step)
@@ -102,8 +102,8 @@ def marking_steps(compiled: Step) -> Step:
     return step
 
 
-def mark_varied(args: Args, kwargs: Kwargs, batch: Batch) -> None:
+def mark_varied(example: Example) -> None:
     """Mark the varied dimension of each input as dynamic for Dynamo."""
-    for value, dim in zip((*args, *kwargs.values()), batch.dims, strict=True):
+    for value, dim in example.with_dims():
         if dim is not None and value.dim():
             torch._dynamo.mark_dynamic(value, dim)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from effbench.models.inputs import Args, Kwargs
-from effbench.modes.base import Mode, Prepared
+from effbench.modes.base import Example, Mode, Prepared
 
 
 class Eager(Mode):
     phases = ("inference", "generate", "training")
 
-    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, example: Example) -> Prepared:
         return Prepared(module)

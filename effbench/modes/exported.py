@@ -14,8 +14,7 @@ from torch import nn
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from effbench.measure.gradients import outside_inference_mode
-from effbench.models.inputs import Args, Kwargs
-from effbench.modes.base import Mode, Prepared, needs_compiler
+from effbench.modes.base import Example, Mode, Prepared, needs_compiler
 from effbench.modes.inductor import autotunes, checked_options
 
 PACKAGE = "aot-inductor"
@@ -60,34 +59,23 @@ class AotInductor(Mode):
         # the wrapper is C++ on all devices
         return needs_compiler(torch.device("cpu")) or needs_compiler(device)
 
-    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, example: Example) -> Prepared:
         """Load the package of these weights from the shared folder, or make it there; without a
         shared folder from Inductor's cache."""
-        folder = Path(self.cache_dir or cache_dir())
-        package = folder / f"{PACKAGE}-{self.weights[:16]}.pt2"
+        folder = Path(example.cache_dir or cache_dir())
+        package = folder / f"{PACKAGE}-{example.weights[:16]}.pt2"
         if package.is_file():
             return self.load(package, "warm")
         folder.mkdir(parents=True, exist_ok=True)
         others = list(folder.glob(f"{PACKAGE}-*.pt2"))
-        self.make(
-            module,
-            args,
-            kwargs,
-            package,
-        )
+        self.make(module, example, package)
         prepared = self.load(package, "cold")
         for other in others:
             other.unlink(missing_ok=True)
             prepared.facts["weights_differ"] = WEIGHTS_DIFFER
         return prepared
 
-    def make(
-        self,
-        module: nn.Module,
-        args: Args,
-        kwargs: Kwargs,
-        package: Path,
-    ) -> None:
+    def make(self, module: nn.Module, example: Example, package: Path) -> None:
         """Export and compile the module, and write the package atomically."""
         unfinished = package.with_name(f"{os.getpid()}.{package.name}")
         # a graph exported in inference mode contains tensors that Inductor's passes must not write
@@ -95,8 +83,8 @@ class AotInductor(Mode):
         with outside_inference_mode():
             program = torch.export.export(
                 module,
-                args,
-                kwargs,
+                example.args,
+                example.kwargs,
                 strict=self.strict,
             )
             torch._inductor.aoti_compile_and_package(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from effbench.models.inputs import Args, Kwargs, Step
-from effbench.modes.base import AtLeast0, Mode, Prepared, StepOver, needs_cuda
+from effbench.modes.base import AtLeast0, Example, Mode, Prepared, needs_cuda
 from effbench.modes.compiled import Compiled
 
 
@@ -61,37 +61,25 @@ class CudaGraph(Mode):
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "a CUDA graph")
 
-    def forward(self, module: nn.Module) -> Prepared:
+    def prepare(self, module: nn.Module, example: Example) -> Prepared:
+        # the step is the forward itself
+        return self.prepare_step(self.prepare_forward(module, example), example)
+
+    def prepare_forward(self, module: nn.Module, example: Example) -> Prepared:
         """Return what to capture in place of the module."""
         return Prepared(module, module=module)
 
-    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
-        # the step is the forward itself
-        return self.prepare_training(
-            module,
-            lambda forward: forward,
-            args,
-            kwargs,
-        )
-
-    def prepare_training(
-        self,
-        module: nn.Module,
-        step_over: StepOver,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> Prepared:
-        """Return the whole training step in one graph: forward, loss, backward, optimizer."""
-        forward = self.forward(module)
-        prepared = capture(
-            step_over(forward.step),
-            args,
-            kwargs,
+    def prepare_step(self, prepared: Prepared, example: Example) -> Prepared:
+        """Return the step in one graph; in training forward, loss, backward and optimizer."""
+        captured = capture(
+            prepared.step,
+            example.args,
+            example.kwargs,
             self.warmups,
         )
-        prepared.facts |= forward.facts
-        prepared.module = forward.module
-        return prepared
+        captured.facts |= prepared.facts
+        captured.module = prepared.module
+        return captured
 
 
 @dataclass
@@ -121,7 +109,7 @@ class CompiledCudaGraph(CudaGraph):
     def missing(self, device: torch.device) -> str | None:
         return self.compiled.missing_in_graph(device)
 
-    def forward(self, module: nn.Module) -> Prepared:
+    def prepare_forward(self, module: nn.Module, example: Example) -> Prepared:
         return self.compiled.compile(module)
 
 

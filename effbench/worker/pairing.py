@@ -22,7 +22,7 @@ from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, ratios, take_
 from effbench.measure.timing import LATENCY, PERIOD, Timer
 from effbench.models.build import resolve_target
 from effbench.models.inputs import Step
-from effbench.modes.base import Mode
+from effbench.modes.base import Example, Mode
 from effbench.modes.eager import Eager
 from effbench.modes.selective import own_function, shared_weight_copy
 from effbench.stats.intervals import Interval
@@ -57,11 +57,14 @@ class PairedSpeedup:
         return statistics.median(ratios(self.pairs.disturbed))
 
 
-def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Step:
+def prepare_baseline(
+    settings: Mapping[str, Any], workload: Workload, cache_dir: str | None
+) -> Step:
     """Prepare the baseline's mode in the process of another mode, and return its step.
 
     Eager's step is the module itself, which the trial holds anyway; other modes prepare a copy that
-    shares its weights. `settings`: the mode's. Raises UnsupportedError, and what the mode raises.
+    shares its weights. `settings`: the mode's; `cache_dir`: that of `Example`. Raises
+    UnsupportedError, and what the mode raises.
     """
     mode: Mode = resolve_target(settings["_target_"])(**mode_settings(dict(settings)))
     if isinstance(mode, Eager):
@@ -73,11 +76,10 @@ def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Step:
     module = shared_weight_copy(workload.module)
     # otherwise each call would check what Dynamo has compiled for the mode
     module.forward = own_function(module.forward, "baseline_forward")  # type: ignore[method-assign]
-    mode.batch = workload.mode.batch
-    mode.cache_dir = workload.mode.cache_dir
     inputs = workload.inputs.checked
     args, kwargs = copies(inputs[0])
-    step = mode.prepare(module, args, kwargs).step
+    example = Example(args, kwargs, workload.batch(), cache_dir)
+    step = mode.prepare(module, example).step
     for number in range(max(1, mode.settling_calls)):
         args, kwargs = copies(inputs[number % len(inputs)])
         step(*args, **kwargs)
@@ -133,7 +135,7 @@ def paired_speedups(
     reason = workload.unpaired()
     if reason is not None:
         raise UnsupportedError(reason)
-    baseline = prepare_baseline(settings, workload)
+    baseline = prepare_baseline(settings, workload, step_timer.context.request.cache_dir)
     compilation = CompilationWatch()
     workload.restore_state(workload.module)
     workload.restore_state(workload.ran)

@@ -29,7 +29,7 @@ from effbench.measure.watch import GpuWatch
 from effbench.models.build import build_module, resolve_target, set_numerics
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
-from effbench.modes.base import Mode, Prepared
+from effbench.modes.base import Example, Mode, Prepared
 from effbench.worker import failures
 from effbench.worker.context import TrialContext
 from effbench.worker.pairing import add_pairs
@@ -199,8 +199,6 @@ class RunningTrial:
             trial.quantization_error = quantization.quantize(
                 module, cell.numerics["quantize"], example
             )
-        mode.batch = kind.batch(cell, specs)
-        mode.cache_dir = self.request.cache_dir
         self.workload = kind(cell, mode, module, trial, specs, self.rules.check_steps)
         self.workload.make_inputs(self.rules.input_sets)
         self.synchronize()
@@ -223,10 +221,11 @@ class RunningTrial:
         inputs = workload.inputs.checked
         settling_calls = workload.settling_calls()
         args, kwargs = copies(inputs[0])
+        example = Example(args, kwargs, workload.batch(), self.request.cache_dir)
         if mode.stores_weights:
-            mode.weights = state.digest(workload.module)
+            example = replace(example, weights=state.digest(workload.module))
         start = time.perf_counter()
-        self.prepared = workload.prepare(args, kwargs)
+        self.prepared = workload.prepare(example)
         self.synchronize()
         trial.prepare_s = time.perf_counter() - start
         step = workload.step

@@ -24,30 +24,25 @@ from effbench.measure.timing import Timer
 from effbench.measure.token_times import TokenTimes
 from effbench.models.inputs import Args, Batch, Inputs, KeptInputs, Kwargs, Step, make_inputs
 from effbench.models.spec import InputSpec
-from effbench.modes.base import Mode, Prepared
+from effbench.modes.base import Example, Mode, Prepared
 from effbench.workloads import state
 
 Specs = Mapping[str, InputSpec]
 
 
-def copies(inputs: Inputs) -> Inputs:
-    """Return copies of the inputs as ordinary tensors. Clones made in inference mode are inference
-    tensors, for which Dynamo would compile a second graph."""
-    with torch.inference_mode(False):
-        copied: Inputs = tree_map_only(Tensor, lambda value: value.detach().clone(), inputs)
+def copies(inputs: Inputs, dtype: torch.dtype | None = None) -> Inputs:
+    """Return copies of the inputs as ordinary tensors, floats in `dtype` unless it is None. Clones
+    made in inference mode are inference tensors, for which Dynamo would compile a second graph."""
+
+    def copy(value: Tensor) -> Tensor:
+        copied = value.detach().clone()
+        if dtype is not None and copied.is_floating_point():
+            return copied.to(dtype)
         return copied
 
-
-def wide_copies(inputs: Inputs) -> Inputs:
-    """Return copies of the inputs, floats in float64."""
-
-    def widen(value: Tensor) -> Tensor:
-        if value.is_floating_point():
-            return value.double()
-        return value
-
-    wide: Inputs = tree_map_only(Tensor, widen, copies(inputs))
-    return wide
+    with torch.inference_mode(False):
+        copied: Inputs = tree_map_only(Tensor, copy, inputs)
+        return copied
 
 
 def make_sets(cell: Cell, specs: Specs, sets: int) -> list[Inputs]:
@@ -126,10 +121,9 @@ class Workload(ABC):
         """Return why the mode cannot run this workload, or None."""
         return None
 
-    @classmethod
-    def batch(cls, cell: Cell, specs: Specs) -> Batch:
+    def batch(self) -> Batch:
         """Return the batch sizes of the calls, and the dimension of each input that they vary."""
-        return Batch.of(specs, [cell.bs])
+        return Batch.of(self.specs, [self.cell.bs])
 
     def make_inputs(self, sets: int) -> None:
         """Set the inputs. `sets`: how many with other values there are."""
@@ -142,14 +136,14 @@ class Workload(ABC):
         """Return the context in which all calls are made."""
         return gradients.recording(self.grad_mode)
 
-    def make_step(self, args: Args, kwargs: Kwargs) -> Prepared:
+    def make_step(self, example: Example) -> Prepared:
         """Return the step that the mode makes of the module."""
-        return self.mode.prepare(self.module, args, kwargs)
+        return self.mode.prepare(self.module, example)
 
-    def prepare(self, args: Args, kwargs: Kwargs) -> Prepared:
-        """Prepare the step that is timed. `args` and `kwargs`: inputs of the first call. Raises
-        TypeError if the user's mode returns something else."""
-        prepared = self.make_step(args, kwargs)
+    def prepare(self, example: Example) -> Prepared:
+        """Prepare the step that is timed. Raises TypeError if the user's mode returns something
+        else."""
+        prepared = self.make_step(example)
         if not isinstance(prepared, Prepared):
             mode, kind = type(self.mode).__name__, type(prepared).__name__
             raise TypeError(f"{mode} must return effbench.modes.base.Prepared, got {kind}")

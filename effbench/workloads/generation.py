@@ -15,7 +15,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,8 @@ from effbench.core.errors import UnsupportedError
 from effbench.measure import timing
 from effbench.measure.accuracy import Parts, parts
 from effbench.measure.token_times import RequestLatency, TokenTimes
-from effbench.models.inputs import Args, Inputs, Kwargs, Step
-from effbench.modes.base import Prepared
+from effbench.models.inputs import Inputs, Step
+from effbench.modes.base import Example, Prepared
 from effbench.workloads import state
 from effbench.workloads.base import InputSets, copies, make_sets
 from effbench.workloads.endings import Ended
@@ -140,10 +140,11 @@ class Generation(Inference):
         # a request makes several calls of the mode's step
         return math.ceil(self.mode.settling_calls / (self.length.new_tokens - 1))
 
-    def prepare(self, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, example: Example) -> Prepared:
         self.step = self.calling(self.module)
         self.token_times = self.step.times
-        prepared = self.make_step((self.step.tokens[0], self.step.positions[0]), {})
+        one_token = (self.step.tokens[0], self.step.positions[0])
+        prepared = self.make_step(dataclasses.replace(example, args=one_token))
         self.step.step = prepared.step
         prepared.step = self.step
         prepared.copy_inputs = None
@@ -156,7 +157,7 @@ class Generation(Inference):
         step: Step,
         module: nn.Module,
         inputs: Sequence[Inputs],
-        copied: Callable[[Inputs], Inputs] = copies,
+        dtype: torch.dtype | None = None,
     ) -> Iterator[Parts]:
         """Yield the logits of the second, the middle and the last token of each request, in host
         memory. The first one is eager's in all modes.
@@ -167,7 +168,7 @@ class Generation(Inference):
         count = self.length.new_tokens
         compared = (1, count // 2, count - 1)
         for given, eager in zip(inputs, self.tokens, strict=True):
-            (prompt,), _ = copied(given)
+            (prompt,), _ = copies(given, dtype)
             with torch.inference_mode(False):  # tensors like those that the generator makes
                 tokens = [token.to(self.device, copy=True) for token in eager]
             logits = {}
@@ -192,7 +193,7 @@ class Generation(Inference):
         """Keep eager's requests with all prompts. Raises Ended for logits of another shape, or that
         are not finite."""
         # a call writes all slots that it reads, so that there is no state to restore
-        self.choose_grad_mode(self.first_call(), start=lambda: None)
+        self.choose_grad_mode(self.first_call(), state.Watch(self.module, ()), {})
         eager = self.calling(self.module)
         self.tokens: list[list[Tensor]] = []
         with self.context():

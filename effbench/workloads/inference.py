@@ -5,8 +5,9 @@ Outputs, the inputs that a call writes to, and the state that it changes are com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+import torch
 from torch import nn
 
 from effbench.core.cell import Status
@@ -16,7 +17,7 @@ from effbench.measure.accuracy import Parts, not_finite, parts, tensors
 from effbench.models.build import set_seed
 from effbench.models.inputs import Inputs, Step
 from effbench.workloads import quantization, state
-from effbench.workloads.base import Workload, copies, wide_copies
+from effbench.workloads.base import Workload, copies
 from effbench.workloads.endings import (
     Ended,
     is_caused_by_memory,
@@ -55,31 +56,36 @@ class Inference(Workload):
             self.example_outputs()
         return None
 
-    def choose_grad_mode(self, reason: str | None, start: Callable[[], None]) -> None:
+    def choose_grad_mode(
+        self, reason: str | None, watch: state.Watch, initial: state.State
+    ) -> None:
         """Choose inference mode if the module allows it, else the mode of the first call, and
         record the choice.
 
         It depends on the module and its inputs only, so that all modes have the same. `reason`: why
-        the first call needs gradients, or None. `start`: restores the state.
+        the first call needs gradients, or None. `watch`: since the first call; `initial`: the state
+        then, as far as calls may change it.
         """
         if self.grad_mode == gradients.AUTO:
             self.grad_mode = gradients.GRAD
             if reason is None:
-                reason = self.unfit_for_inference_mode(start)
-                start()
+                reason = self.unfit_for_inference_mode(watch, initial)
                 self.grad_mode = gradients.NO_GRAD if reason else gradients.INFERENCE
             if reason is not None:
                 self.trial.extra["grad_mode_reason"] = reason
         self.trial.extra["grad_mode"] = self.grad_mode
 
-    def unfit_for_inference_mode(self, start: Callable[[], None]) -> str | None:
-        """Return why the module's calls differ in inference mode, or None."""
+    def unfit_for_inference_mode(self, watch: state.Watch, initial: state.State) -> str | None:
+        """Return why the module's calls differ in inference mode, or None. Each starts in the
+        `initial` state, which is restored."""
         outputs = []
         try:
             for mode in (gradients.NO_GRAD, gradients.INFERENCE):
-                start()
-                with gradients.recording(mode):
-                    outputs.append(self.example_outputs())
+                try:
+                    with gradients.recording(mode):
+                        outputs.append(self.example_outputs())
+                finally:
+                    watch.restore(initial, self.device)
             reason = self.comparison.compare(outputs[1], outputs[0]).reason
         except Exception as error:  # a module may raise anything without autograd
             if is_caused_by_memory(error):
@@ -96,14 +102,14 @@ class Inference(Workload):
         step: Step,
         module: nn.Module,
         inputs: Sequence[Inputs],
-        copied: Callable[[Inputs], Inputs] = copies,
+        dtype: torch.dtype | None = None,
     ) -> Iterator[Parts]:
         """Call `step` with copies of all inputs, in order, from the initial state of `module`.
         Yield the outputs and changed inputs of each call, with the changed state after the last
-        one."""
+        one. `dtype`: of float inputs; None: their own."""
         self.restore_state(module)
         for number, given in enumerate(inputs, 1):
-            args, kwargs = copied(given)
+            args, kwargs = copies(given, dtype)
             result = parts(step(*args, **kwargs))
             timing.synchronizer(self.device)()
             result |= self.changed_inputs(given, (args, kwargs))
@@ -127,12 +133,7 @@ class Inference(Workload):
         names = before.changed(watch.state)
         names |= {name for name in watch.state if name.kind != "parameter"}
         initial = state.save(self.module, names)
-
-        def start() -> None:
-            saved = {name: initial[name] for name in watch.changed(initial)}
-            state.restore(self.module, saved, self.device)
-
-        self.choose_grad_mode(reason, start)
+        self.choose_grad_mode(reason, watch, initial)
         written = self.follow_eager(names)
         final = state.save(self.module, names)
         # inductor cannot write to inference tensors, which calls may have left in the state
@@ -246,7 +247,7 @@ class Inference(Workload):
             raise ValueError(f"{min(changed)} has changed since eager's calls")
         with gradients.outside_inference_mode():
             module = quantization.double(self.module)
-        yield from self.follow(module, module, self.inputs.checked, wide_copies)
+        yield from self.follow(module, module, self.inputs.checked, torch.float64)
 
     def refuse_own_state(self) -> None:
         """Raise Ended if the mode has its own copy of a buffer that eager's outputs depend on.

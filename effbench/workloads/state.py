@@ -84,6 +84,10 @@ class Watch:
         now = read(self.module, names)
         return {name for name in names if mark(now.get(name)) != self.marks.get(name)}
 
+    def restore(self, saved: State, device: torch.device) -> None:
+        """Restore those `saved` values that have changed."""
+        restore(self.module, {name: saved[name] for name in self.changed(saved)}, device)
+
 
 def is_dense(value: Any) -> bool:
     """Return whether the value is a tensor that can be copied and compared; not every operator

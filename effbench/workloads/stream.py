@@ -11,7 +11,7 @@ from effbench.workloads.base import InputSets, Specs, make_sets
 from effbench.workloads.inference import Inference
 
 
-def slice_sets(cell: Cell, specs: Specs, sets: int) -> InputSets:
+def slice_sets(cell: Cell, specs: Specs, batch: Batch, sets: int) -> InputSets:
     """Return the inputs of a stream.
 
     They are slices of `sets` sets of the largest size, so that a long stream takes no more
@@ -19,7 +19,6 @@ def slice_sets(cell: Cell, specs: Specs, sets: int) -> InputSets:
     neighbours, so that a check reveals stale values of a larger input in buffers.
     """
     whole = make_sets(cell, specs, sets)
-    batch = StreamCalls.batch(cell, specs)
 
     @functools.cache
     def rows(number: int, size: int) -> Inputs:
@@ -49,12 +48,11 @@ class StreamCalls(Inference):
             )
         return None
 
-    @classmethod
-    def batch(cls, cell: Cell, specs: Specs) -> Batch:
-        return Batch.of(specs, (cell.stream or {})["sizes"])
+    def batch(self) -> Batch:
+        return Batch.of(self.specs, (self.cell.stream or {})["sizes"])
 
     def make_inputs(self, sets: int) -> None:
-        self.inputs = slice_sets(self.cell, self.specs, sets)
+        self.inputs = slice_sets(self.cell, self.specs, self.batch(), sets)
 
     def settling_calls(self) -> int:
         # each size has its own

@@ -7,6 +7,7 @@ the module or a compiled form of it: a mode provides the forward, or captures th
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,9 +30,9 @@ from effbench.measure.training_accuracy import (
 )
 from effbench.models.build import set_seed
 from effbench.models.inputs import Args, Inputs, Kwargs, Step
-from effbench.modes.base import Mode, Prepared
+from effbench.modes.base import Example, Mode, Prepared
 from effbench.workloads import dropout, quantization
-from effbench.workloads.base import Workload, copies, wide_copies
+from effbench.workloads.base import Workload, copies
 from effbench.workloads.endings import Ended, without_float64
 from effbench.workloads.losses import make_loss
 from effbench.workloads.state import is_dense, on_host, same, save
@@ -135,13 +136,11 @@ class TrainingSteps(Workload):
 
     # --- steps
 
-    def make_step(self, args: Args, kwargs: Kwargs) -> Prepared:
-        return self.mode.prepare_training(
-            self.module,
-            self.step_over,
-            args,
-            kwargs,
-        )
+    def make_step(self, example: Example) -> Prepared:
+        forward = self.mode.prepare_forward(self.module, example)
+        step = self.step_over(forward.step)
+        prepared = dataclasses.replace(forward, step=step, copy_inputs=None)
+        return self.mode.prepare_step(prepared, example)
 
     def step_over(self, forward: Callable[..., Any]) -> Callable[..., Tensor]:
         """Return a training step that calls `forward`. It returns the loss before the update, a
@@ -240,7 +239,7 @@ class TrainingSteps(Workload):
                 if name in state:  # frozen parameters are unchanged
                     value.copy_(state[name])
         set_seed(self.seed)
-        loss = self.loss_of(module, wide_copies(self.inputs_of_step(number)))
+        loss = self.loss_of(module, copies(self.inputs_of_step(number), torch.float64))
         loss.backward()
         gradients = gradients_of(parameters)
         return Exact(float(loss.detach()), on_host(gradients), on_host(buffers))
@@ -266,8 +265,13 @@ class TrainingSteps(Workload):
             reason = f"{reason}{RANDOM}"
         elif reason is not None and verdict.only_values:
             facts["judged_by_float64"] = True
+            last = self.check_steps - 1
             try:
-                reason = comparison.far_from_float64(self.exact)
+                reason = comparison.far_from_float64(
+                    self.exact(start, 0),
+                    self.exact(trajectory.before, last),
+                    self.exact(self.reference.before, last),
+                )
             except Exception as error:  # a module may raise anything in an unexpected dtype
                 reason = without_float64(str(reason), error)
         if reason is not None:

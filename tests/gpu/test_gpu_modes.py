@@ -8,6 +8,7 @@ from torch import nn
 
 from effbench.models.inputs import Batch
 from effbench.modes.backends import CudaGraphsBackend
+from effbench.modes.base import Example
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph
 
@@ -65,7 +66,7 @@ def follows(mode, module: nn.Module, calls: int = 5):
     with torch.inference_mode():
         args, kwargs = inputs()
         reference = module(*args, **kwargs).clone()
-        prepared = mode.prepare(module, args, kwargs)
+        prepared = mode.prepare(module, Example(args, kwargs, Batch((4,), (0, 0))))
         for _ in range(calls):
             agrees(prepared, module)
         torch.testing.assert_close(module(*args, **kwargs), reference, rtol=0, atol=0)
@@ -83,7 +84,6 @@ def follows(mode, module: nn.Module, calls: int = 5):
     ],
 )
 def test_parts_and_marks_under_cuda_graphs(mode):
-    mode.batch = Batch((4,), (0, 0))
     follows(mode, Stack().cuda().eval(), calls=6)
 
 

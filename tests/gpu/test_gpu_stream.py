@@ -11,6 +11,7 @@ import torch
 from effbench.measure.memory import graph_pool_bytes
 from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
+from effbench.modes.base import Example
 from effbench.modes.bucketed import BucketedGraph
 
 MLP_SPECS = parse_inputs({"x": {"shape": [64]}})
@@ -33,9 +34,8 @@ def inputs(specs, bs, seed):
 
 
 def prepare(mode, module, specs, sizes):
-    mode.batch = Batch.of(specs, sizes)
     args, kwargs = inputs(specs, max(sizes), 0)
-    return mode.prepare(module, args, kwargs)
+    return mode.prepare(module, Example(args, kwargs, Batch.of(specs, sizes)))
 
 
 def check_every_size(runner, module, specs, most, poison_size, tolerance=1e-4):

@@ -165,7 +165,7 @@ class OwnMode(Mode):
     def missing(self, device):
         return "this mode is never there" if self.kind == "missing" else None
 
-    def prepare(self, module, args, kwargs):
+    def prepare(self, module, example):
         if self.kind == "raises":
             raise RuntimeError("cannot be prepared")
         if self.kind == "degraded":

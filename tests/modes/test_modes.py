@@ -17,7 +17,7 @@ from effbench.models.build import resolve_target
 from effbench.models.inputs import Batch
 from effbench.modes import base
 from effbench.modes.backends import CudaGraphsBackend
-from effbench.modes.base import Mode, Prepared
+from effbench.modes.base import Example, Mode, Prepared
 from effbench.modes.bucketed import BucketedGraph
 from effbench.modes.compiled import Compiled, mark_varied
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
@@ -40,11 +40,12 @@ def test_a_users_mode_gets_the_defaults():
     class Plain(Mode):
         compiles = True
 
-        def prepare(self, module, args, kwargs):
+        def prepare(self, module, example):
             return Prepared(module, copy_inputs=module)
 
-    prepared = Plain().prepare_training(len, lambda forward: (forward, "step"), (), {})
-    assert (prepared.step, prepared.copy_inputs) == ((len, "step"), None)
+    forward = Plain().prepare_forward(len, Example(()))
+    assert forward.step is len
+    assert Plain().prepare_step(forward, Example(())) is forward
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_wrong_settings(mode, settings, expected):
 
 def test_the_batch_dimension_of_every_input_is_marked():
     x, y, z = torch.zeros(3, 2), torch.zeros(5), torch.zeros(())
-    mark_varied((x,), {"y": y, "z": z}, Batch((2,), (1, None, 0)))
+    mark_varied(Example((x,), {"y": y, "z": z}, Batch((2,), (1, None, 0))))
     marked = [getattr(value, "_dynamo_dynamic_indices", None) for value in (x, y, z)]
     assert marked == [{1}, None, None]
 
@@ -123,9 +124,9 @@ def test_marked_takes_other_batch_sizes_without_recompiling(
 ):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     mode = Compiled(dynamic=dynamic)
-    mode.batch = Batch((5, 6, 7), (1,))
     inputs = [torch.randn(3, bs, 4) for bs in (5, 6, 7)]
-    step = mode.prepare(torch.nn.Linear(4, 4).eval(), (inputs[0],), {}).step
+    example = Example((inputs[0],), batch=Batch((5, 6, 7), (1,)))
+    step = mode.prepare(torch.nn.Linear(4, 4).eval(), example).step
     for x in inputs:
         step(x)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs

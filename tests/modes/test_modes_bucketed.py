@@ -7,7 +7,7 @@ from again import Again, capture
 
 from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
-from effbench.modes.base import Prepared
+from effbench.modes.base import Example, Prepared
 
 
 class Net(torch.nn.Module):
@@ -48,7 +48,6 @@ def call(function, raw, seed):
 
 
 def prepared(mode, module, sizes, specs=SPECS):
-    mode.batch = Batch.of(specs, sizes)
     args, kwargs = make_inputs(
         specs,
         max(sizes),
@@ -56,7 +55,7 @@ def prepared(mode, module, sizes, specs=SPECS):
         "cpu",
         0,
     )
-    return mode.prepare(module, args, kwargs)
+    return mode.prepare(module, Example(args, kwargs, Batch.of(specs, sizes)))
 
 
 @pytest.fixture(autouse=True)
@@ -72,11 +71,11 @@ def test_every_raw_size_is_right_after_a_larger_batch(padding, outputs):
     left behind."""
     module, mode = Net(), Again([1, 2, 4, 9], padding=padding, outputs=outputs)
     runner = prepared(mode, module, range(1, 12)).step
-    addresses = [static.buffer.data_ptr() for static in runner.inputs]
+    addresses = [static.buffer.data_ptr() for static in runner.inputs.each]
     for raw in (11, 10, *range(9, 0, -1), 9, 1, 5, 2):
         call(runner, 9, seed=100 + raw)
         torch.testing.assert_close(call(runner, raw, raw), call(module, raw, raw))
-    assert [static.buffer.data_ptr() for static in runner.inputs] == addresses, "graphs know them"
+    assert addresses == [static.buffer.data_ptr() for static in runner.inputs.each], "graphs know"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def test_padding_is_what_it_says(padding, expected):
     runner = prepared(mode, torch.nn.Identity(), [4], specs=specs).step
     runner(torch.full((4, 2), 7.0))
     runner(torch.ones(1, 2))
-    (static,) = runner.inputs
+    (static,) = runner.inputs.each
     assert static.buffer.tolist() == [[1, 1], *[[expected, expected]] * 3]
 
 

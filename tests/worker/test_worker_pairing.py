@@ -31,7 +31,7 @@ PROTOCOL = asdict(
 class Twice(Mode):
     """Calls the module twice: half as fast as eager."""
 
-    def prepare(self, module, args, kwargs):
+    def prepare(self, module, example):
         def step(*given):
             module(*given)
             return module(*given)
@@ -111,7 +111,7 @@ class Slow(Mode):
 
     prepared: ClassVar = []
 
-    def prepare(self, module, args, kwargs):
+    def prepare(self, module, example):
         Slow.prepared.append(module)
 
         def step(*given):
@@ -130,7 +130,7 @@ class Nowhere(Slow):
 class Failing(Slow):
     """As if its memory and the mode's did not fit on a GPU together."""
 
-    def prepare(self, module, args, kwargs):
+    def prepare(self, module, example):
         return Prepared(None)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from effbench.core.cell import Status
 from effbench.models.spec import parse_inputs
 from effbench.modes import graphs
-from effbench.modes.base import Prepared
+from effbench.modes.base import Example, Prepared
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph
 from effbench.workloads import state
@@ -240,7 +240,7 @@ def test_modes_that_run_a_copy_of_the_module_or_one_that_is_compiled_already(
     made.mode = mode
     made.take_reference()
     with made.context():
-        made.prepare(*inputs()[0])
+        made.prepare(Example(*inputs()[0]))
         made.check()
         assert made.wrong_after_timing() is None
 

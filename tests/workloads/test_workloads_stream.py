@@ -8,14 +8,16 @@ import torch
 from own_cells import cpu_cell
 from whole_sweeps import results_of, trials_of
 
+from effbench.models.inputs import Batch
 from effbench.models.spec import parse_inputs
 from effbench.workloads.stream import slice_sets
 
 SPECS = parse_inputs({"x": {"shape": [3]}, "scale": {"shape": [3], "batch_dim": None}})
 
 
-def cell_of(sizes):
-    return cpu_cell(5, stream={"name": "s", "sizes": sizes})
+def sliced(sizes, sets, specs=SPECS):
+    cell = cpu_cell(5, stream={"name": "s", "sizes": sizes})
+    return slice_sets(cell, specs, Batch.of(specs, sizes), sets)
 
 
 def test_each_input_has_its_own_batch_dimension():
@@ -26,14 +28,14 @@ def test_each_input_has_its_own_batch_dimension():
             "turned": {"shape": [6, 2], "batch_dim": 1},
         }
     )
-    (args, kwargs), *_ = slice_sets(cell_of([2, 5]), specs, 2).timed
+    (args, kwargs), *_ = sliced([2, 5], 2, specs).timed
     shapes = [tuple(value.shape) for value in (*args, kwargs["later"])]
     assert shapes == [(6, 6), (6, 2, 2), (2, 6)]
     assert args[1].is_contiguous()
 
 
 def test_inputs_are_slices_of_shared_tensors():
-    timed = slice_sets(cell_of([2, 5, 1, 2, 5, 1, 4]), SPECS, 3).timed
+    timed = sliced([2, 5, 1, 2, 5, 1, 4], 3).timed
     firsts = [args[0] for args, _ in timed]
     assert [len(x) for x in firsts] == [2, 5, 1, 2, 5, 1, 4]
     assert len({x.untyped_storage().data_ptr() for x in firsts}) == 3
@@ -42,7 +44,7 @@ def test_inputs_are_slices_of_shared_tensors():
 
 @pytest.mark.parametrize(("sizes", "sets"), [([2, 5, 1, 2, 5, 4, 4], 3), ([5, 4, 2, 1] * 6, 2)])
 def test_every_size_is_checked_once_from_the_largest_down(sizes, sets):
-    firsts = [args[0] for args, _ in slice_sets(cell_of(sizes), SPECS, sets).checked]
+    firsts = [args[0] for args, _ in sliced(sizes, sets).checked]
     assert [len(x) for x in firsts] == [5, 4, 2, 1]
     for larger, smaller in itertools.pairwise(firsts):
         assert not torch.equal(larger[: len(smaller)], smaller), "neighbours have other values"
