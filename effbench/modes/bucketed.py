@@ -141,9 +141,7 @@ class StaticInputs:
 
     def __init__(self, example: Example, size: int) -> None:
         self.names = list(example.kwargs)
-        self.each: list[StaticInput] = []
-        for value, dim in example.with_dims():
-            self.each.append(StaticInput.like(value, dim, size))
+        self.each = [StaticInput.like(value, dim, size) for value, dim in example.with_dims()]
         batched = [(place, dim) for place, dim in enumerate(example.batch.dims) if dim is not None]
         if not batched:
             raise UnsupportedError(

@@ -219,7 +219,6 @@ class RunningTrial:
         """Prepare the mode and make its settling calls, both timed."""
         trial, mode, workload = self.trial, self.mode, self.workload
         inputs = workload.inputs.checked
-        settling_calls = workload.settling_calls()
         args, kwargs = copies(inputs[0])
         example = Example(args, kwargs, workload.batch(), self.request.cache_dir)
         if mode.stores_weights:
@@ -232,7 +231,7 @@ class RunningTrial:
         step(*args, **kwargs)
         self.synchronize()
         trial.first_call_s = time.perf_counter() - start
-        for number in range(1, settling_calls):
+        for number in range(1, workload.settling_calls()):
             args, kwargs = copies(inputs[number % len(inputs)])
             step(*args, **kwargs)
         self.synchronize()

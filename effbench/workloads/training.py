@@ -138,8 +138,7 @@ class TrainingSteps(Workload):
 
     def make_step(self, example: Example) -> Prepared:
         forward = self.mode.prepare_forward(self.module, example)
-        step = self.step_over(forward.step)
-        prepared = dataclasses.replace(forward, step=step, copy_inputs=None)
+        prepared = dataclasses.replace(forward, step=self.step_over(forward.step), copy_inputs=None)
         return self.mode.prepare_step(prepared, example)
 
     def step_over(self, forward: Callable[..., Any]) -> Callable[..., Tensor]:

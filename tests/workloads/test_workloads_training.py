@@ -11,6 +11,9 @@ from torch import nn
 
 from effbench.core.errors import UnsupportedError
 from effbench.models.spec import parse_inputs
+from effbench.modes import graphs
+from effbench.modes.base import Example, Mode, Prepared
+from effbench.modes.graphs import CudaGraph
 from effbench.workloads import dropout
 from effbench.workloads.endings import Ended
 from effbench.workloads.training import TrainingSteps
@@ -81,6 +84,42 @@ def verdict(made, step):
 
 def eager_step(made):
     return made.step_over(made.module)
+
+
+class Copying(Mode):
+    """Has a step of its own, whose inputs it copies."""
+
+    def prepare(self, module, example):
+        return Prepared(lambda *args: module(*args), len, facts={"copies": 1}, module=module)
+
+
+def test_the_step_over_a_modes_forward_is_right_and_copies_no_inputs():
+    made = training()
+    made.take_reference()
+    made.mode = Copying()
+    prepared = made.prepare(Example(*made.inputs.checked[0]))
+    assert (prepared.copy_inputs, prepared.facts) == (None, {"copies": 1})
+    assert made.step is prepared.step
+    assert made.step(*made.inputs.checked[0][0]).shape == (), "a loss"
+    made.check()
+
+
+def test_a_graph_captures_the_whole_step(monkeypatch):
+    captured = []
+
+    def capture(function, args, kwargs, warmups):
+        captured.append((function(*args, **kwargs).shape, warmups))
+        return Prepared(function, len, facts={"static_input_bytes": 1})
+
+    monkeypatch.setattr(graphs, "capture", capture)
+    made = training(optimizer="sgd")
+    made.take_reference()
+    made.mode = CudaGraph(warmups=2)
+    prepared = made.prepare(Example(*made.inputs.checked[0]))
+    assert captured == [((), 2)], "a loss"
+    assert (prepared.copy_inputs, prepared.facts) == (len, {"static_input_bytes": 1})
+    assert prepared.module is made.module
+    made.check()
 
 
 @pytest.mark.parametrize(
