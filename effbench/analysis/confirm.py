@@ -37,7 +37,7 @@ from effbench.run import resume
 from effbench.run.duets import Duets, StoppingRule, allows_duet
 from effbench.run.interpreters import Interpreter
 from effbench.run.plan import CellRun, Settings, SweepPlan, is_of_duet, recorded_settings
-from effbench.run.pool import Pools
+from effbench.run.pool import Servers
 from effbench.run.progress import Progress
 from effbench.run.sweep import Command, Outcome, open_sweep, planned_slots
 from effbench.stats.significance import LEAST_DUETS, LEAST_PAIRS, MOST_PAIRS
@@ -200,11 +200,11 @@ def measure_again(
     with open_sweep(settings, runs, command) as sweep:
         check_machine(
             request.compared,
-            sweep.pools,
+            sweep.servers,
             there,
             here,
         )
-        slots = planned_slots(settings, sweep.pools, cells)
+        slots = planned_slots(settings, sweep.servers, cells)
         parallel = min(len(slots), len(cells))
         saved_s = recorded.protocol.budget_s - settings.protocol.budget_s
         round_s = 2 * len(cells) / parallel * trial_seconds(request.compared.after, cells, saved_s)
@@ -296,21 +296,21 @@ def floors_of(compared: Compared) -> dict[str, dict[str, float]]:
 
 def check_machine(
     compared: Compared,
-    pools: Pools,
+    servers: Servers,
     there: Interpreter,
     here: Interpreter,
 ) -> None:
     """Raise UsageError if this machine is not that of the sweep, for example the login node of a
     cluster, or if an interpreter has other software than its side had: the figures could refute any
     change."""
-    hardware = pools[here].machine.environment.hardware
+    hardware = servers[here].machine.environment.hardware
     if hardware != compared.after.hardware:
         raise UsageError(f"this machine has {hardware}, not {compared.after.hardware}")
     for side, interpreter, what in (
         (compared.after, here, "the software is not that of the sweep"),
         (compared.before, there, "the baseline's interpreter has changed"),
     ):
-        now = pools[interpreter].machine.environment
+        now = servers[interpreter].machine.environment
         changed = software_changed(side.environments.values(), [now])
         if changed:
             raise UsageError(f"{what} ({changed})")

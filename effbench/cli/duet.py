@@ -120,7 +120,7 @@ def measure(
     command = Command(argv, {}, progress=progress)
     matrix = prepare([*old, *new])
     with open_sweep(matrix.settings, matrix.runs, command) as sweep:
-        plan = matrix.plan(sweep.pools, command)
+        plan = matrix.plan(sweep.servers, command)
         pairs = paired(plan.runs[: len(old)], plan.runs[len(old) :])
         runs = [pair.first for pair in pairs] + [pair.second for pair in pairs]
         if not all(allows_duet(run.cell) for run in runs):

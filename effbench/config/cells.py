@@ -23,7 +23,7 @@ from effbench.models.catalog import LIBRARIES
 from effbench.models.presets import canonical
 from effbench.run import dry_run, interpreters
 from effbench.run.plan import OF_SWEEP, CellRun, Settings, SweepPlan
-from effbench.run.pool import Pools, open_pools
+from effbench.run.pool import Servers, open_servers
 from effbench.run.probe import NETWORK
 from effbench.run.progress import Progress
 from effbench.run.selection import excluded
@@ -53,21 +53,21 @@ def conduct(jobs: Sequence[Job], command: Command) -> Outcome:
     """Run or resume the sweep of these jobs; see `OpenSweep.run`."""
     matrix = prepare(jobs)
     with open_sweep(matrix.settings, matrix.runs, command) as sweep:
-        return sweep.run(matrix.plan(sweep.pools, command))
+        return sweep.run(matrix.plan(sweep.servers, command))
 
 
 def print_plan(jobs: Sequence[Job], command: Command) -> None:
     """Print the plan of the sweep that `conduct` would run."""
     matrix = prepare(jobs)
     settings = matrix.settings
-    with open_pools(
+    with open_servers(
         matrix.runs,
         settings.baseline_mode,
         command.stop,
         command.server,
-    ) as pools:
-        plan = matrix.plan(pools, command)
-        dry_run.print_plan(settings, pools, plan, command)
+    ) as servers:
+        plan = matrix.plan(servers, command)
+        dry_run.print_plan(settings, servers, plan, command)
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class SweepMatrix:
     jobs: Sequence[Job]
     runs: Sequence[CellRun]
 
-    def plan(self, pools: Pools, command: Command) -> SweepPlan:
-        """Return what the sweep runs. `pools`: of the probed interpreters."""
-        has_cuda = has_gpus(self.settings, pools)
-        adapted = [pools[run.interpreter].machine.adapted(run.cell) for run in self.runs]
+    def plan(self, servers: Servers, command: Command) -> SweepPlan:
+        """Return what the sweep runs."""
+        has_cuda = has_gpus(self.settings, servers)
+        adapted = [servers[run.interpreter].machine.adapted(run.cell) for run in self.runs]
         cells = resolve(adapted, has_cuda)
         selected = select(cells, self.settings, command.progress)
         check_devices(selected, self.settings, has_cuda)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Any
 
 from effbench.core.message import CheckRequest, ProbedGpu
@@ -31,8 +32,9 @@ def run_checks(
     caller closes `server`. Raises WorkerError if a server does not start or a device stays locked
     for an hour.
     """
-    outcomes = []
-    with closing(ServerPool(HERE, server)) as pool:  # it replaces a server that a check has killed
+    outcomes, stop = [], Event()
+    # a pool replaces a server that a check has killed
+    with closing(ServerPool(HERE, server, stop)) as pool:
         for request in requests:
             slot = Slot("CPU", "cpu")
             if gpus and request.device != "cpu":
@@ -40,7 +42,7 @@ def run_checks(
             if request.device == "auto":  # without a GPU, a check that needs one fails
                 request = replace(request, device=slot.device)
             caches = TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True)
-            with wait_for_device(slot, pool.stop), pool.shared(0) as current, caches as folder:
+            with wait_for_device(slot, stop), pool.shared(0) as current, caches as folder:
                 payload = replace(request, cache_dir=folder).to_json()
                 done = current.complete("check", payload, timeout_s, slot.env)
             outcomes.append(done.result or failed(done))

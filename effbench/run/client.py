@@ -13,9 +13,10 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from effbench.core import processes, warning_filters
@@ -54,6 +55,8 @@ KILL_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 0.2
 #: Pause before each retry after a failure of the harness.
 RETRY_PAUSES_S = (0.5, 2.0, 5.0)
+#: Stands for a stop that is never asked for.
+NEVER = threading.Event()
 
 
 #: A message to or from a server, or a part of it.
@@ -70,18 +73,15 @@ def attempts(stop: threading.Event) -> Iterator[bool]:
     yield True
 
 
-def ignore_phase(phase: str) -> None:
-    """Do nothing about a phase."""
-
-
 @dataclass(eq=False)
 class ServerRequest:
-    """A task in a child of the server. `on_phase`: called with each phase that begins. `outcome`:
-    the message `ended`, or {"died": reason} if the server ended. `waited_s`: for how long it waited
-    for the other member of its duet, which does not count towards its timeout."""
+    """A task in a child of the server. `begun`: the phases in the order in which they began, and
+    None at its end; `ForkServer.phases` takes them. `outcome`: the message `ended`, or {"died":
+    reason} if the server ended. `waited_s`: for how long it waited for the other member of its
+    duet, which does not count towards its timeout."""
 
     id: str
-    on_phase: Callable[[str], None] = ignore_phase
+    begun: SimpleQueue[str | None] = field(default_factory=SimpleQueue)
     done: threading.Event = field(default_factory=threading.Event)
     outcome: Message = field(default_factory=dict)
     phase: str | None = None
@@ -95,7 +95,7 @@ class ServerRequest:
         """Note the phase that begins."""
         self.end_phase()
         self.phase = phase
-        self.on_phase(phase)
+        self.begun.put(phase)
 
     def end_phase(self) -> None:
         now_s = time.monotonic()
@@ -107,6 +107,7 @@ class ServerRequest:
         self.end_phase()
         self.outcome = outcome
         self.done.set()
+        self.begun.put(None)
 
     @property
     def result(self) -> Any:
@@ -175,15 +176,10 @@ def server_variables(python: str | None, given: Mapping[str, str]) -> dict[str, 
 class ForkServer:
     """A fork server. It is thread-safe, starts on construction and is ready some seconds later.
 
-    `python`, `folder`: see Interpreter. `env`: variables of its process. `stop`: once it is set,
-    waiting for the server and for its tasks ends with StoppedError. `dead`: how it ended, None as
-    long as it runs.
+    `python`, `folder`: see Interpreter. `env`: variables of its process. `dead`: how it ended, None
+    as long as it runs.
     """
 
-    #: Never set, unless a sweep replaces it by its own.
-    stop = threading.Event()
-    #: Whether its pool has preloaded the models.
-    is_loaded = False
     dead: str | None = None
 
     def __init__(
@@ -215,12 +211,12 @@ class ForkServer:
         self.reader = threading.Thread(target=self.read_messages, daemon=True)
         self.reader.start()
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, stop: threading.Event = NEVER) -> None:
         """Wait for the server. Raises WorkerError if it does not start or has ended, and
-        StoppedError."""
+        StoppedError once `stop` is set."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready.wait(POLL_S):
-            if self.stop.is_set():
+            if stop.is_set():
                 raise StoppedError
             if time.monotonic() > deadline:
                 self.close()
@@ -233,11 +229,10 @@ class ForkServer:
         task: str,
         payload: Message,
         env: dict[str, str] | None = None,
-        on_phase: Callable[[str], None] = ignore_phase,
     ) -> ServerRequest:
         """Start a task and return its request without waiting. If the server has ended, the request
         has ended too."""
-        request = ServerRequest(uuid.uuid4().hex, on_phase)
+        request = ServerRequest(uuid.uuid4().hex)
         with self.lock:
             if self.dead:
                 request.end({"died": self.dead})
@@ -260,22 +255,23 @@ class ForkServer:
         if request.pid is not None:  # nobody waits for it any more: it may still hold its GPU
             processes.wait_until_gone(request.pid, KILL_TIMEOUT_S)
 
-    def complete(
-        self,
-        task: str,
-        payload: Message,
-        timeout_s: float,
-        env: dict[str, str] | None = None,
-        on_phase: Callable[[str], None] = ignore_phase,
-    ) -> ServerRequest:
-        """Run a task until it ends, times out or the server is to stop; return its request once its
-        process tree has ended."""
+    def phases(
+        self, request: ServerRequest, timeout_s: float, stop: threading.Event = NEVER
+    ) -> Iterator[str]:
+        """Yield the phases of a task as they begin, until its process tree has ended: by itself, or
+        killed after `timeout_s`, or once `stop` is set."""
         deadline = time.monotonic() + timeout_s
-        request = self.submit(task, payload, env, on_phase)
         try:
-            while not request.done.wait(min(POLL_S, timeout_s)):
+            while True:
+                with contextlib.suppress(Empty):
+                    phase = request.begun.get(timeout=min(POLL_S, timeout_s))
+                    if phase is None:
+                        return
+                    yield phase
+                if request.done.is_set():
+                    continue
                 is_waiting = request.phase == DUET_PHASE
-                if self.stop.is_set():
+                if stop.is_set():
                     request.stopped = True
                     self.kill(request)
                 elif not is_waiting and time.monotonic() > deadline + request.waited_s:
@@ -285,18 +281,34 @@ class ForkServer:
             request.stopped = True
             self.kill(request)
             raise
+
+    def complete(
+        self,
+        task: str,
+        payload: Message,
+        timeout_s: float,
+        env: dict[str, str] | None = None,
+        stop: threading.Event = NEVER,
+    ) -> ServerRequest:
+        """Run a task until it ends, times out or `stop` is set; return its request once its process
+        tree has ended."""
+        request = self.submit(task, payload, env)
+        for _ in self.phases(request, timeout_s, stop):
+            pass
         return request
 
-    def call(self, task: str, payload: Message, timeout_s: float) -> Any:
+    def call(
+        self, task: str, payload: Message, timeout_s: float, stop: threading.Event = NEVER
+    ) -> Any:
         """Return the result of a task of the harness, with retries if the GPU failed or the task
         could not start.
 
-        Raises WorkerError if it fails or exceeds `timeout_s`, and StoppedError if the server was to
-        stop before it ended.
+        Raises WorkerError if it fails or exceeds `timeout_s`, and StoppedError if `stop` was set
+        before it ended.
         """
-        self.wait_ready()
-        for is_last in attempts(self.stop):
-            request = self.complete(task, payload, timeout_s)
+        self.wait_ready(stop)
+        for is_last in attempts(stop):
+            request = self.complete(task, payload, timeout_s, stop=stop)
             if request.result is not None:
                 return request.result
             if request.stopped:
@@ -352,7 +364,7 @@ class ForkServer:
         match message["event"]:
             case "started":
                 request.pid = message["pid"]
-                request.on_phase(START)  # its own first phase may be seconds away
+                request.begun.put(START)  # its own first phase may be seconds away
             case "phase":
                 request.begin(message["phase"])
             case "ended":

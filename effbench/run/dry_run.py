@@ -11,7 +11,7 @@ from effbench.core.printable import between, count, listed
 from effbench.core.table import Column, Table
 from effbench.run.devices import Slot
 from effbench.run.plan import CellRun, Settings, SweepPlan
-from effbench.run.pool import Pools
+from effbench.run.pool import Servers
 from effbench.run.progress import work_text
 from effbench.run.resume import facts_here, recorded_trials, same_sweep
 from effbench.run.schedule import RoundsNeeded, TrialGroup
@@ -28,7 +28,7 @@ COMPILE_S = 60.0
 
 def print_plan(
     settings: Settings,
-    pools: Pools,
+    servers: Servers,
     plan: SweepPlan,
     command: Command,
 ) -> None:
@@ -36,13 +36,13 @@ def print_plan(
     the first trial."""
     progress = command.progress
     runs, cells = plan.distinct_runs(), plan.cells()
-    slots = planned_slots(settings, pools, cells)
+    slots = planned_slots(settings, servers, cells)
     history: dict[CellRun, list[Trial]] = {}
     if settings.resume:
-        facts = facts_here(settings, pools)
+        facts = facts_here(settings, servers)
         with Store.open(settings.db, mode="read") as store:
             info = same_sweep(store, settings, plan, facts, progress)
-            history = recorded_trials(store, info.id, runs, pools)
+            history = recorded_trials(store, info.id, runs, servers)
     groups = RoundsNeeded(settings, runs, history).groups()
     names = [slot.name for slot in slots]
     progress.note(f"plan: {work_text(settings, runs, groups, names)}")

@@ -131,10 +131,6 @@ class SweepPlan:
         return cells_of(self.distinct_runs())
 
 
-#: The recorded trials of each cell run: the last attempt of each round.
-History = Mapping[CellRun, Sequence[Trial]]
-
-
 def is_of_duet(trial: Trial) -> bool:
     """Return whether the trial was timed in turn with the other member of a duet."""
     duet = trial.extra.get(DUET)

@@ -1,5 +1,5 @@
-"""Fork servers of a sweep, per interpreter: probed, preloaded, replaced when they die, and renewed
-each round.
+"""Fork servers of a sweep, per interpreter: the first one is probed, then they are preloaded,
+replaced when they die, and renewed each round.
 
 All children of a server share its memory layout, and thus a bias that averaging over children does
 not remove. A new server per round turns this bias into variation between rounds, which the
@@ -12,7 +12,8 @@ import importlib
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError, InterpreterError, WorkerError
@@ -30,49 +31,36 @@ NEEDS = "trials need Python 3.11 and torch 2.11, or newer, numpy and nvidia-ml-p
 class ServerPool:
     """The fork servers of one interpreter. Thread-safe.
 
-    `server`: the first server, which the caller closes; None: start one. `probe` sets `machine`.
-    `cells`: their models are preloaded before the first trial. `last_round`: up to this one each
-    round has a new server. `stop`: once it is set, `shared` and `separate` raise StoppedError
-    instead of waiting for a server.
+    `first`: the first server. `is_lent`: leave it open. `cells`: their models are preloaded before
+    the first trial. `last_round`: up to this one each round has a new server. `stop`: once it is
+    set, `shared` and `separate` raise StoppedError instead of waiting for a server.
     """
-
-    machine: ProbedMachine
-    cells: Sequence[Cell] = ()
-    last_round = 0
 
     def __init__(
         self,
-        interpreter: Interpreter = HERE,
-        server: ForkServer | None = None,
-        stop: threading.Event | None = None,
+        interpreter: Interpreter,
+        first: ForkServer,
+        stop: threading.Event,
+        cells: Sequence[Cell] = (),
+        last_round: int = 0,
+        is_lent: bool = True,
     ) -> None:
         self.interpreter = interpreter
-        self.stop = stop or threading.Event()
-        self.borrowed = server
-        self.current = server or self.start()
-        self.current.stop = self.stop
-        self.current.is_loaded = False  # a borrowed one has the models of another sweep
+        self.stop = stop
+        self.cells = cells
+        self.last_round = last_round
+        self.lent = first if is_lent else None
+        self.current = first
         self.round = 0
         self.next: ForkServer | None = None
+        #: Servers that have preloaded the models of these cells.
+        self.loaded: set[ForkServer] = set()
         self.users: Counter[ForkServer] = Counter()
         #: Also held while the current server loads, which takes seconds.
         self.lock = threading.Lock()
 
     def start(self, preload: bool = True, env: Mapping[str, str] | None = None) -> ForkServer:
         return ForkServer(**self.interpreter.given, preload=preload, env=env)
-
-    @property
-    def environment_id(self) -> str:
-        return self.machine.environment.id
-
-    def probe(self, cells: Sequence[Cell], baseline_mode: str) -> None:
-        """Probe the machine with these cells; see the function `probe`."""
-        self.machine = probe(
-            self.current,
-            cells,
-            baseline_mode,
-            self.interpreter,
-        )
 
     @contextmanager
     def shared(self, round: int) -> Iterator[ForkServer]:
@@ -89,7 +77,9 @@ class ServerPool:
         """Yield a server of its own for a trial. `preload`: torch and the models; `env`: variables
         of its process. Raises as `shared` does."""
         with closing(self.start(preload, env)) as server:
-            self.load(server, preload)
+            server.wait_ready(self.stop)
+            if preload:
+                self.load(server)
             yield server
 
     def take(self, round: int) -> ForkServer:
@@ -103,7 +93,7 @@ class ServerPool:
             if self.current.dead:
                 used, self.current = self.current, self.start()
                 self.retire(used)
-            if not self.current.is_loaded:
+            if self.current not in self.loaded:
                 self.load(self.current)
             self.start_next(round)
             self.users[self.current] += 1
@@ -117,7 +107,7 @@ class ServerPool:
         loaded uses it.
         """
         used, following = self.current, self.next
-        if following is None or following.dead or not following.is_loaded:
+        if following is None or following.dead or following not in self.loaded:
             return
         if used.dead or round > self.round:
             self.current, self.next = following, None
@@ -139,14 +129,12 @@ class ServerPool:
             if server is not self.current:
                 self.retire(server)
 
-    def load(self, server: ForkServer, with_models: bool = True) -> None:
-        """Wait until the server is ready. If it does not get ready, raise WorkerError, or
-        StoppedError once `stop` is set."""
-        server.stop = self.stop
-        server.wait_ready()
-        if with_models:
-            preload(server, self.cells)
-        server.is_loaded = True
+    def load(self, server: ForkServer) -> None:
+        """Preload the models once the server is ready. If it does not get ready, raise WorkerError,
+        or StoppedError once `stop` is set."""
+        server.wait_ready(self.stop)
+        preload(server, self.cells, self.stop)
+        self.loaded.add(server)
 
     def load_next(self, server: ForkServer) -> None:
         try:
@@ -155,61 +143,90 @@ class ServerPool:
             server.close()
 
     def retire(self, server: ForkServer) -> None:
-        """Close a server, unless it is borrowed, or in use, because its trials would end with
-        it."""
-        if server is not self.borrowed and not self.users[server]:
+        """Close a server, unless it is lent, or in use, because its trials would end with it."""
+        if server is not self.lent and not self.users[server]:
             server.close()
 
     def close(self) -> None:
-        """Close all servers except the borrowed one, once no thread uses the pool."""
+        """Close all servers except a lent one, once no thread uses the pool."""
         for server in (self.current, self.next):
-            if server is not None and server is not self.borrowed:
+            if server is not None and server is not self.lent:
                 server.close()
-        if self.borrowed is not None:
-            self.borrowed.stop = threading.Event()
 
 
-Pools = Mapping[Interpreter, ServerPool]
+# --- the first servers ---
 
 
-def gpus_of(pools: Pools) -> list[ProbedGpu]:
+@dataclass(frozen=True)
+class ProbedServer:
+    """The first server of an interpreter, and what it found on its machine. `is_lent`: it stays
+    open after the sweep."""
+
+    server: ForkServer
+    machine: ProbedMachine
+    is_lent: bool
+
+    @property
+    def environment_id(self) -> str:
+        return self.machine.environment.id
+
+
+Servers = Mapping[Interpreter, ProbedServer]
+
+
+def gpus_of(servers: Servers) -> list[ProbedGpu]:
     """Return the GPUs of the machine: those of the interpreter that sees most."""
-    return max((pool.machine.gpus for pool in pools.values()), key=len)
+    return max((probed.machine.gpus for probed in servers.values()), key=len)
 
 
 @contextmanager
-def open_pools(
+def open_servers(
     runs: Sequence[CellRun],
     baseline_mode: str,
     stop: threading.Event,
-    server: ForkServer | None = None,
-) -> Iterator[Pools]:
-    """Start a pool for each interpreter of these runs, probe it with its cells, and yield the
-    pools; close them at the end. In cells, device and dtype may be `auto`. `server`: a server of
+    lent: ForkServer | None = None,
+) -> Iterator[Servers]:
+    """Start a server for each interpreter of these runs, probe it with its cells, and yield the
+    servers; close them at the end. In cells, device and dtype may be `auto`. `lent`: a server of
     effbench's own interpreter, which stays open.
 
     Raises ConfigError as `probe` does, and InterpreterError if a `python` cannot run trials.
     """
     wanted = grouped(runs, lambda run: run.interpreter)
-    pools: dict[Interpreter, ServerPool] = {}
-    try:
+    with ExitStack() as started:
+        first: dict[Interpreter, ForkServer] = {}
         for interpreter in wanted:  # all load in parallel
-            borrowed = server if interpreter == HERE else None
-            pools[interpreter] = ServerPool(interpreter, borrowed, stop)
+            if lent is not None and interpreter == HERE:
+                first[interpreter] = lent
+            else:
+                server = ForkServer(python=interpreter.python, folder=interpreter.folder)
+                first[interpreter] = started.enter_context(closing(server))
         # meanwhile: the first record needs it, and the next trial would wait
         importlib.import_module("numpy")
-        for interpreter, of_interpreter in wanted.items():
-            try:
-                pools[interpreter].probe([run.cell for run in of_interpreter], baseline_mode)
-            except ConfigError as error:
-                if interpreter == HERE:
-                    raise
-                raise ConfigError(f"{interpreter}: {error}") from error
-            except WorkerError as error:
-                if interpreter.python is None:
-                    raise
-                raise InterpreterError(f"{interpreter}: {error}; {NEEDS}") from error
-        yield pools
-    finally:
-        for pool in pools.values():
-            pool.close()
+        servers = {}
+        for interpreter, server in first.items():
+            cells = [run.cell for run in wanted[interpreter]]
+            machine = probe_cells(interpreter, server, cells, baseline_mode, stop)
+            servers[interpreter] = ProbedServer(server, machine, is_lent=server is lent)
+        yield servers
+
+
+def probe_cells(
+    interpreter: Interpreter,
+    server: ForkServer,
+    cells: Sequence[Cell],
+    baseline_mode: str,
+    stop: threading.Event,
+) -> ProbedMachine:
+    """Return what the server of the interpreter finds, as `probe` does; its errors name the
+    interpreter."""
+    try:
+        return probe(server, cells, baseline_mode, interpreter, stop)
+    except ConfigError as error:
+        if interpreter == HERE:
+            raise
+        raise ConfigError(f"{interpreter}: {error}") from error
+    except WorkerError as error:
+        if interpreter.python is None:
+            raise
+        raise InterpreterError(f"{interpreter}: {error}; {NEEDS}") from error

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from threading import Event
 from typing import Any
 
 from effbench.core.cell import Cell, Environment, mode_settings
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.message import ProbedGpu, ProbeRequest
 from effbench.core.settings import LOSSES
-from effbench.run.client import ForkServer
+from effbench.run.client import NEVER, ForkServer
 from effbench.run.interpreters import HERE, Interpreter
 
 PROBE_TIMEOUT_S = 300.0
@@ -43,13 +44,14 @@ def probe(
     cells: Sequence[Cell],
     baseline_mode: str,
     interpreter: Interpreter = HERE,
+    stop: Event = NEVER,
 ) -> ProbedMachine:
     """Import all targets of these cells in a child. Raises ConfigError if a target cannot be
-    imported or a mode does not have a setting."""
+    imported or a mode does not have a setting, and StoppedError once `stop` is set."""
     modes = {str(cell.mode): cell.mode for cell in cells}
     request = whole_request(cells)
     request.modes = list(modes.values())
-    answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
+    answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S, stop)
     if answer["errors"]:
         raise ConfigError("\n".join(list(dict.fromkeys(answer["errors"]))[:MOST_ERRORS]))
     known = dict(zip(modes, answer["settings"], strict=True))
@@ -116,12 +118,12 @@ def adapt_modes(
     return adapted
 
 
-def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
+def preload(server: ForkServer, cells: Sequence[Cell], stop: Event) -> None:
     """Import effbench's own model modules in the server, and cache what its own modes query about
     the machine.
 
     A user's modules are imported in each trial, because importing them must not affect the server.
-    Raises StoppedError.
+    Raises StoppedError once `stop` is set.
     """
     modules: set[str] = set()
     modes: set[tuple[str, str]] = set()
@@ -136,4 +138,4 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
         if mode.startswith(OWN_MODES):
             modes.add((mode, cell.device))
     payload = {"modules": sorted(modules), "modes": sorted(modes)}
-    server.call("preload", payload, PROBE_TIMEOUT_S)
+    server.call("preload", payload, PROBE_TIMEOUT_S, stop)

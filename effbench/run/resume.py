@@ -17,8 +17,8 @@ from effbench.store import liveness
 from effbench.store.sweeps import SweepInfo
 
 if TYPE_CHECKING:
-    from effbench.run.executors.base import TrialStore
-    from effbench.run.pool import Pools
+    from effbench.run.executors.job_files import JobStore
+    from effbench.run.pool import Servers
     from effbench.run.progress import Progress
     from effbench.store.store import Store
 
@@ -128,24 +128,24 @@ def interpreters_text(facts: Mapping[str, Facts]) -> str:
     return " and ".join(sorted(names))
 
 
-def facts_here(settings: Settings, pools: Pools) -> dict[str, Facts]:
+def facts_here(settings: Settings, servers: Servers) -> dict[str, Facts]:
     """Return the facts to record about the interpreter of each environment on this machine; those
     of a cluster are not known before its jobs run."""
     if settings.executor.name == "slurm":
         return {}
-    return {pool.environment_id: interpreter.facts() for interpreter, pool in pools.items()}
+    return {probed.environment_id: interpreter.facts() for interpreter, probed in servers.items()}
 
 
 def recorded_trials(
-    store: TrialStore,
+    store: Store | JobStore,
     sweep_id: str,
     runs: Sequence[CellRun],
-    pools: Pools,
+    servers: Servers,
 ) -> dict[CellRun, list[Trial]]:
     """Return the recorded trials (last attempts) of each of these runs."""
     recorded = {
-        interpreter: store.history(sweep_id, pool.environment_id)
-        for interpreter, pool in pools.items()
+        interpreter: store.history(sweep_id, probed.environment_id)
+        for interpreter, probed in servers.items()
     }
     return {run: recorded[run.interpreter].get(run.cell.key, []) for run in runs}
 

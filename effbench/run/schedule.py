@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from effbench.core.cell import Status, Trial
 from effbench.core.labels import grouped
 from effbench.run.duets import Duets, StoppingRule, misses_compilations
-from effbench.run.plan import CellRun, History, Settings, is_of_duet
+from effbench.run.plan import CellRun, Settings, is_of_duet
 from effbench.stats.intervals import enough
 from effbench.store.summary import estimate
 
@@ -82,13 +82,13 @@ class TrialQueue:
 class RoundsNeeded:
     """Tells which rounds of these runs are still needed.
 
-    `history`: the last attempts of the recorded trials, which grow while the sweep runs.
+    `history`: the last attempts of the trials that were recorded before; `add` appends others.
     `duet_rule`: when the rounds of duets end; None: as all others.
     """
 
     settings: Settings
     runs: Sequence[CellRun]
-    history: History
+    history: dict[CellRun, list[Trial]]
     duet_rule: StoppingRule | None = None
 
     def __post_init__(self) -> None:
@@ -105,6 +105,10 @@ class RoundsNeeded:
                 if left:
                     groups.append(TrialGroup(round, left))
         return groups
+
+    def add(self, run: CellRun, trial: Trial) -> None:
+        """Note a trial that has ended."""
+        self.history.setdefault(run, []).append(trial)
 
     def trials_of(self, run: CellRun) -> Sequence[Trial]:
         return self.history.get(run, ())

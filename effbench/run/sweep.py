@@ -30,7 +30,7 @@ from effbench.run.git import git_state
 from effbench.run.interpreters import Facts, Interpreter
 from effbench.run.interrupts import StoppedError, stop_on_ctrl_c
 from effbench.run.plan import CellRun, Settings, SweepPlan, stored_settings
-from effbench.run.pool import Pools, gpus_of, open_pools
+from effbench.run.pool import Servers, gpus_of, open_servers
 from effbench.run.progress import Progress
 from effbench.store import liveness, secrets
 from effbench.store.connect import folder_of
@@ -76,13 +76,13 @@ class Command:
 @dataclass(frozen=True)
 class OpenSweep:
     """A sweep whose interpreters are probed and whose database is open, but which is not planned
-    yet. `pools`: what the probe found, with servers that are ready. `log`: what happened since it
+    yet. `servers`: those of the interpreters, and what they found. `log`: what happened since it
     was opened."""
 
     settings: Settings
     command: Command
     store: Store
-    pools: Pools
+    servers: Servers
     log: MemoryHandler
 
     def run(self, plan: SweepPlan) -> Outcome:
@@ -96,7 +96,7 @@ class OpenSweep:
         with self.ending(sweep_id):
             executor = EXECUTORS[settings.executor.name](
                 settings,
-                self.pools,
+                self.servers,
                 plan,
                 sweep_id,
                 self.command.progress,
@@ -125,7 +125,7 @@ class OpenSweep:
         """Begin, resume or extend the sweep and return its id. Raises ResumeError if the plan of
         the sweep to resume differs."""
         settings, command, store = self.settings, self.command, self.store
-        facts = resume.facts_here(settings, self.pools)
+        facts = resume.facts_here(settings, self.servers)
         if command.extended_sweep is not None:
             sweep_id = command.extended_sweep
             store.extend_sweep(sweep_id, plan.cells(), plan.overrides)
@@ -148,8 +148,8 @@ class OpenSweep:
                 cell_overrides=plan.overrides,
             )
         if facts:
-            for pool in self.pools.values():
-                store.add_environment(pool.machine.environment, pool.machine.details)
+            for probed in self.servers.values():
+                store.add_environment(probed.machine.environment, probed.machine.details)
             store.note_environments(sweep_id, facts)
         return sweep_id
 
@@ -204,32 +204,32 @@ def open_sweep(
             # first, to report an unusable database immediately
             Store.open(settings.db, mode="write") as store,
             stop_on_ctrl_c(command.stop),
-            open_pools(runs, settings.baseline_mode, command.stop, command.server) as pools,
+            open_servers(runs, settings.baseline_mode, command.stop, command.server) as servers,
         ):
             yield OpenSweep(
                 settings,
                 command,
                 store,
-                pools,
+                servers,
                 log,
             )
     except StoppedError:
         raise KeyboardInterrupt from None
 
 
-def has_gpus(settings: Settings, pools: Pools) -> bool:
+def has_gpus(settings: Settings, servers: Servers) -> bool:
     """Return whether the sweep can use GPUs, to which `device=auto` then refers: those of this
     machine, or of a cluster's jobs."""
     if settings.executor.name == "slurm":
         return "gpu" in (settings.executor.gres or "")
-    return any(pool.machine.gpus for pool in pools.values())
+    return any(probed.machine.gpus for probed in servers.values())
 
 
-def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> list[Slot]:
+def planned_slots(settings: Settings, servers: Servers, cells: Sequence[Cell]) -> list[Slot]:
     """Return the slots on which the sweep would run; one that stands for all of a cluster."""
     if settings.executor.name == "slurm":
         return [Slot("SLURM", "")]
-    return slots_of(gpus_of(pools), cells)
+    return slots_of(gpus_of(servers), cells)
 
 
 def host_facts() -> Facts:

@@ -14,7 +14,7 @@ from schedule_parts import (
     Watcher,
     cell_runs,
     gpus,
-    pool_of,
+    probed,
     runs_of,
 )
 
@@ -43,7 +43,7 @@ def make(tmp_path, monkeypatch):
         answer=None,
         *,
         server=None,
-        pools=None,
+        servers=None,
         history=None,
         progress=None,
         stop=None,
@@ -54,10 +54,8 @@ def make(tmp_path, monkeypatch):
         **settings,
     ):
         server = server or Server(answer)
-        pools = pools or {HERE: pool_of(server)}
+        servers = servers or {HERE: probed(server)}
         stop = stop or threading.Event()
-        for one in pools.values():
-            one.stop = stop
         given = {"protocol": PROTOCOL, "timeout_s": 30.0, **settings}
         waits = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, "renew_server": False}
         waits |= executor or {}
@@ -67,9 +65,11 @@ def make(tmp_path, monkeypatch):
         if not runs:
             runs = [*cell_runs(4), *cell_runs(4, device="cpu")]
         plan = SweepPlan(runs, duet_rule=duet_rule)
-        made = local.LocalExecutor(settings, pools, plan, "s", progress or Watcher(), stop, store)
+        made = local.LocalExecutor(settings, servers, plan, "s", progress or Watcher(), stop, store)
         made.caches = tmp_path / "caches"
-        made.history.update(history or {})
+        for run, trials in (history or {}).items():
+            for trial in trials:
+                made.rounds.add(run, trial)
         made.slots = slots or gpus(1)
         made.server, made.recorded = server, store.recorded
         if planned:
@@ -85,8 +85,8 @@ def make_pairs(make):
 
     def build(planned, servers, **options):
         names = {"e0": A, "e1": B}
-        pools = {one: pool_of(servers[one], one, name) for name, one in names.items()}
-        made = make(planned, pools=pools, **options)
+        found = {one: probed(servers[one], name) for name, one in names.items()}
+        made = make(planned, servers=found, **options)
         made.ran_in = [names[name] for name in made.store.environments]
         made.sent = {one: servers[one].sent for one in servers}
         return made

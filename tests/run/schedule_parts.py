@@ -9,7 +9,7 @@ from effbench.run.client import ForkServer, ServerRequest
 from effbench.run.devices import Slot
 from effbench.run.interpreters import HERE, Interpreter
 from effbench.run.plan import CellRun, Settings
-from effbench.run.pool import ServerPool
+from effbench.run.pool import ProbedServer
 from effbench.run.schedule import RoundsNeeded
 from effbench.store.trials import HostSpeeds
 
@@ -99,18 +99,13 @@ class Server(ForkServer):
         self.sent: list[dict] = []
         self.closed = False
 
-    def wait_ready(self): ...
+    def wait_ready(self, stop=None): ...
 
     def close(self):
         self.closed = True
 
-    def submit(self, task, payload, env=None, on_phase=None):
-        request = ServerRequest(
-            str(len(self.envs)),
-            on_phase,
-            phase="check",
-            pid=7,
-        )
+    def submit(self, task, payload, env=None):
+        request = ServerRequest(str(len(self.envs)), phase="check", pid=7)
         if task == "preload":
             request.end({"result": {"errors": {}}})
             return request
@@ -228,7 +223,6 @@ class Watcher:
     def dropped(self, run): ...
 
 
-def pool_of(server, interpreter=HERE, environment_id="e0"):
-    pool = ServerPool(interpreter, server)
-    pool.machine = SimpleNamespace(environment=SimpleNamespace(id=environment_id), gpus=[])
-    return pool
+def probed(server, environment_id="e0"):
+    machine = SimpleNamespace(environment=SimpleNamespace(id=environment_id), gpus=[])
+    return ProbedServer(server, machine, is_lent=True)

@@ -19,7 +19,7 @@ from effbench.run import interpreters
 from effbench.run.client import ForkServer
 from effbench.run.interpreters import HERE, Interpreter, resolve
 from effbench.run.plan import CellRun
-from effbench.run.pool import open_pools
+from effbench.run.pool import open_servers
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_an_interpreter_that_does_not_start_is_named_with_its_last_words(script,
     runs = [CellRun(cell, Interpreter(path))]
     with (
         pytest.raises(InterpreterError, match=error),
-        open_pools(runs, "eager", threading.Event()),
+        open_servers(runs, "eager", threading.Event()),
     ):
         pass
 

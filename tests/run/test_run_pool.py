@@ -12,7 +12,7 @@ from effbench.core.errors import ConfigError, WorkerError
 from effbench.run import pool
 from effbench.run.interpreters import HERE, Interpreter
 from effbench.run.plan import CellRun
-from effbench.run.pool import ServerPool, open_pools
+from effbench.run.pool import ServerPool, open_servers
 from effbench.run.probe import adapt_modes
 
 MODE = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
@@ -26,11 +26,11 @@ class Fake(Server):
 
     preloaded = False
 
-    def wait_ready(self):
+    def wait_ready(self, stop=None):
         if self.dead:
             raise WorkerError(self.dead)
 
-    def call(self, task, payload, timeout_s):
+    def call(self, task, payload, timeout_s, stop=None):
         self.wait_ready()
         errors = (
             ["_target_=net.Net: no module named net"]
@@ -54,7 +54,7 @@ def started(monkeypatch):
     monkeypatch.setattr(
         pool, "ForkServer", lambda **options: made.append(Fake(**options)) or made[-1]
     )
-    monkeypatch.setattr(pool, "preload", lambda server, cells: setattr(server, "preloaded", True))
+    monkeypatch.setattr(pool, "preload", lambda server, *_: setattr(server, "preloaded", True))
     return made
 
 
@@ -64,23 +64,21 @@ class Prompt(ServerPool):
     def take(self, round):
         server = super().take(round)
         deadline = time.monotonic() + 20
-        while self.next is not None and not self.next.is_loaded:
+        while self.next is not None and self.next not in self.loaded:
             assert time.monotonic() < deadline
             time.sleep(0.001)
         return server
 
 
 def prepared(last_round):
-    servers = Prompt(HERE, Fake())
-    servers.last_round = last_round
-    return servers
+    return Prompt(HERE, Fake(), threading.Event(), last_round=last_round)
 
 
 class TestRounds:
     def test_each_round_has_its_own_and_the_next_one_starts_early(self, started):
         renewed = prepared(2)
         first = renewed.take(0)
-        assert first is renewed.borrowed
+        assert first is renewed.lent
         assert first.preloaded
         assert len(started) == 1, "the next one loads meanwhile"
         renewed.give_back(first)
@@ -121,14 +119,14 @@ class TestRounds:
 class TestOpened:
     def opened(self, *folders, server=None):
         runs = [CellRun(CELL, Interpreter(None, folder)) for folder in folders]
-        return open_pools(runs, "eager", threading.Event(), server)
+        return open_servers(runs, "eager", threading.Event(), server)
 
     def test_each_has_a_server_until_the_end_unless_it_was_lent(self, started):
         lent = Fake()
-        with self.opened("/good", None, server=lent) as pools:
-            folders = [one.machine.environment.flags.get("folder") for one in pools.values()]
+        with self.opened("/good", None, server=lent) as servers:
+            folders = [one.machine.environment.flags.get("folder") for one in servers.values()]
             assert folders == ["/good", None]
-            assert pools[HERE].current is lent
+            assert servers[HERE].server is lent
             assert [server.closed for server in started] == [False]
         assert [server.closed for server in started] == [True]
         assert lent.closed is False

@@ -31,11 +31,8 @@ TRIALS = 4
 
 @pytest.fixture
 def db(made, monkeypatch):
-    def probe(self, cells, baseline_mode):
-        self.machine = ProbedMachine(environment(), {}, [], {})
-
-    monkeypatch.setattr(pool.ServerPool, "probe", probe)
-    monkeypatch.setattr(pool, "preload", lambda server, cells: None)
+    monkeypatch.setattr(pool, "probe", lambda *_: ProbedMachine(environment(), {}, [], {}))
+    monkeypatch.setattr(pool, "preload", lambda *_: None)
     monkeypatch.setattr("effbench.run.executors.local.POLL_S", 0.01)
     monkeypatch.setattr("effbench.run.git.git", lambda *_: None)
     return made.path

@@ -19,7 +19,6 @@ from schedule_parts import (
     key_of,
     marked,
     ok,
-    pool_of,
     trials_of,
     without_result,
 )
@@ -27,7 +26,6 @@ from schedule_parts import (
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import WorkerError
 from effbench.run import pool
-from effbench.run.interpreters import HERE
 from effbench.run.plan import CellRun
 
 
@@ -163,12 +161,10 @@ def test_rounds_before_a_resumption_count(make, before, rounds):
 def test_a_trial_gets_the_mode_that_its_speedup_refers_to(make, baseline_mode, expected):
     model = {"name": "tiny", "module": {"_target_": "torch.nn.Linear"}}
     first = replace(cells(1)[0], model=model)
-    here = pool_of(Server())
-    modes = ("default", "cuda-graph")
-    here.cells = [replace(first, mode={"name": name, "_target_": "m.M"}) for name in modes]
-    runs = [CellRun(cell) for cell in here.cells]
-    make(groups(runs), pools={HERE: here}, baseline_mode=baseline_mode)
-    found = {one["cell"]["mode"]["name"]: one["baseline"] for one in here.current.sent}
+    modes = [{"name": name, "_target_": "m.M"} for name in ("default", "cuda-graph")]
+    runs = [CellRun(replace(first, mode=mode)) for mode in modes]
+    made = make(groups(runs), baseline_mode=baseline_mode)
+    found = {one["cell"]["mode"]["name"]: one["baseline"] for one in made.server.sent}
     assert found["default"] is None
     assert (found["cuda-graph"] or {}).get("name") == expected
 

@@ -10,7 +10,7 @@ from effbench.core.cell import Status, Trial
 from effbench.core.errors import ConfigError, WorkerError
 from effbench.core.message import encode
 from effbench.run.executors import queue, slurm
-from effbench.run.executors.job import EVENTS, Done, FoundEnvironment, JobRequest, JobStore
+from effbench.run.executors.job_files import EVENTS, Done, FoundEnvironment, JobRequest, JobStore
 from effbench.run.executors.slurm import ClusterJob, SlurmExecutor
 from effbench.run.interpreters import HERE
 from effbench.run.plan import CellRun, Settings, SweepPlan

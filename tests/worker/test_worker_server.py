@@ -4,7 +4,6 @@ takes seconds."""
 import re
 import resource
 import signal
-import threading
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -93,11 +92,9 @@ def lives(server):
 
 def begun_task(server, python):
     """A task that has said its own phase."""
-    begun = threading.Event()
-    task = submit(
-        server, python, on_phase=lambda phase: phase not in ("start", "begun") and begun.set()
-    )
-    assert begun.wait(30)
+    task = submit(server, python)
+    while task.begun.get(timeout=30) in ("start", "begun"):
+        pass
     return task
 
 
@@ -118,11 +115,10 @@ def test_a_payload_and_the_phases(server):
         "large": "x" * 3_000_000,
     }
     assert server.call("runs", payload, 30) == payload
-    seen = []
-    task = submit(server, "say_phase('one'); say_phase('two')", on_phase=seen.append)
-    assert outcome(task)["exit"] == 0
+    task = submit(server, "say_phase('one'); say_phase('two')")
     # the first one without the task, which may import for seconds
-    assert seen == ["start", "begun", "one", "two"]
+    assert list(server.phases(task, 30)) == ["start", "begun", "one", "two"]
+    assert task.outcome["exit"] == 0
 
 
 def test_the_process_of_a_task(server):

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,12 +29,15 @@ from effbench.run.client import ForkServer, ServerRequest, attempts
 from effbench.run.compile_caches import sweep_cache
 from effbench.run.devices import Slot, held_driver, slots_of, wait_for_device
 from effbench.run.duets import Meeting, allows_duet
-from effbench.run.executors.base import TrialExecutor, TrialStore
+from effbench.run.executors.base import TrialExecutor
+from effbench.run.executors.job_files import JobStore
+from effbench.run.interpreters import Interpreter
 from effbench.run.interrupts import POLL_S, StoppedError
 from effbench.run.plan import CellRun, cells_of
-from effbench.run.pool import gpus_of
+from effbench.run.pool import ServerPool, gpus_of
 from effbench.run.resume import recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue
+from effbench.store.store import Store
 
 #: Phases of a trial's wall time that are not overhead. All others are, among them the pairs and
 #: waiting for a foreign program on the GPU.
@@ -65,44 +68,39 @@ class TrialAttempt:
 
 @dataclass
 class LocalExecutor(TrialExecutor):
-    """Runs trials in child processes of the pools' fork servers. If a trial cannot be recorded, the
-    sweep stops and `run` raises the same exception. If it is stopped, trials that run are killed
-    without being recorded.
+    """Runs trials in child processes of fork servers. If a trial cannot be recorded, the sweep
+    stops and `run` raises the same exception. If it is stopped, trials that run are killed without
+    being recorded.
 
-    `history`: the recorded trials, to which `record` adds. `speeds`: of the host in the trials of
-    each environment. `apart`: runs whose duets need more memory than the device has. `unquiet`:
+    `rounds`: the recorded trials, and which rounds are needed. `speeds`: of the host in the trials
+    of each environment. `apart`: runs whose duets need more memory than the device has. `unquiet`:
     trials in a row without an undisturbed moment, for which they wait unless the host `is_busy`.
     """
 
-    store: TrialStore
+    store: Store | JobStore
     apart: set[CellRun] = field(default_factory=set, init=False)
     unquiet: int = field(default=0, init=False)
     is_busy: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.slots = slots_of(gpus_of(self.pools), cells_of(self.runs))
+        self.slots = slots_of(gpus_of(self.servers), cells_of(self.runs))
         self.environments = {
-            pool.environment_id: interpreter for interpreter, pool in self.pools.items()
+            probed.environment_id: interpreter for interpreter, probed in self.servers.items()
         }
         self.caches = sweep_cache(self.settings, self.sweep_id)
-        self.history = recorded_trials(
-            self.store,
-            self.sweep_id,
-            self.runs,
-            self.pools,
-        )
         self.speeds = {key: self.store.host_speeds(key) for key in self.environments}
         self.rounds = RoundsNeeded(
             self.settings,
             self.runs,
-            self.history,
+            recorded_trials(self.store, self.sweep_id, self.runs, self.servers),
             self.plan.duet_rule,
         )
 
     def run(self) -> None:
         groups = self.rounds.groups()
-        with self.showing(groups, [slot.name for slot in self.slots]):
+        names = [slot.name for slot in self.slots]
+        with self.progress.showing(self.sweep_id, self.settings, self.runs, groups, names):
             self.run_groups(groups)
 
     def run_groups(self, groups: Sequence[TrialGroup]) -> None:
@@ -110,11 +108,24 @@ class LocalExecutor(TrialExecutor):
         last_round = 0
         if self.settings.executor.renew_server and any(slot.is_gpu for slot in self.slots):
             last_round = self.settings.protocol.rounds - 1
-        for interpreter, pool in self.pools.items():
-            pool.cells = [run.cell for run in self.runs if run.interpreter == interpreter]
-            pool.last_round = last_round
         self.queue = TrialQueue(groups, {slot.device for slot in self.slots})
-        with held_driver(self.slots), ThreadPoolExecutor(len(self.slots)) as threads:
+        self.pools: dict[Interpreter, ServerPool] = {}
+        with (
+            ExitStack() as opened,
+            held_driver(self.slots),
+            ThreadPoolExecutor(len(self.slots)) as threads,
+        ):
+            for interpreter, first in self.servers.items():
+                cells = [run.cell for run in self.runs if run.interpreter == interpreter]
+                pool = ServerPool(
+                    interpreter,
+                    first.server,
+                    self.stop,
+                    cells,
+                    last_round,
+                    first.is_lent,
+                )
+                self.pools[interpreter] = opened.enter_context(closing(pool))
             try:
                 workers = [threads.submit(self.work, slot) for slot in self.slots]
                 # in short steps, because signal handlers run only between them
@@ -297,22 +308,14 @@ class LocalExecutor(TrialExecutor):
         if request.is_cold and request.cache_dir:
             # of a trial that was killed: this one measures a cold compilation
             shutil.rmtree(request.cache_dir, ignore_errors=True)
-
-        def on_phase(phase: str) -> None:
-            self.progress.phase(run, phase)
-            if meeting is not None:
-                meeting.begins(phase, request.duet)
-
         with self.server_of(run, request.round, is_alone) as server:
             started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
             start = time.monotonic()
-            task = server.complete(
-                "trial",
-                request.to_json(),
-                self.settings.timeout_s,
-                {**slot.env, **run.cell.env},
-                on_phase,
-            )
+            task = server.submit("trial", request.to_json(), {**slot.env, **run.cell.env})
+            for phase in server.phases(task, self.settings.timeout_s, self.stop):
+                self.progress.phase(run, phase)
+                if meeting is not None:
+                    meeting.begins(phase, request.duet)
             wall_s = time.monotonic() - start - task.waited_s
         if task.stopped:
             raise StoppedError
@@ -344,7 +347,7 @@ class LocalExecutor(TrialExecutor):
         protocol = dict(vars(self.settings.protocol))
         if self.is_busy:
             protocol["patience"] = 1.0
-        environment_id = self.pools[run.interpreter].environment_id
+        environment_id = self.servers[run.interpreter].environment_id
         caches = self.caches / environment_id / run.cell.key[:32]
         compilation = self.compilation_of(run, round, caches)
         speeds = self.speeds[environment_id]
@@ -355,7 +358,7 @@ class LocalExecutor(TrialExecutor):
             gpu_uuid=slot.uuid,
             cache_dir=str(caches / str(compilation)),
             compilation=compilation,
-            is_cold=all(record.compilation != compilation for record in self.history[run]),
+            is_cold=compilation not in self.compilations_of(run),
             cores=slot.cores,
             foreign_wait_s=self.settings.executor.foreign_wait_s,
             host_ms=speeds.quiet_ms(),
@@ -370,10 +373,14 @@ class LocalExecutor(TrialExecutor):
         by one with another number, because another compilation fills it.
         """
         number = round % self.settings.compilations
-        used = {record.compilation for record in self.history[run]}
+        used = self.compilations_of(run)
         while number in used and not (caches / str(number)).exists():
             number += self.settings.compilations
         return number
+
+    def compilations_of(self, run: CellRun) -> set[int | None]:
+        """Return the numbers of the compile caches that recorded trials used."""
+        return {record.compilation for record in self.rounds.trials_of(run)}
 
     def baseline_of(self, run: CellRun) -> dict[str, Any] | None:
         """Return the mode that the run's speedup refers to, if a cell of this sweep has it; None
@@ -392,12 +399,12 @@ class LocalExecutor(TrialExecutor):
         """Store trials that have ended, and tell which of the group's `runs` need no more. Raises
         StoreError."""
         for run, record in records.items():
-            environment_id = self.pools[run.interpreter].environment_id
+            environment_id = self.servers[run.interpreter].environment_id
             self.store.add_trial(self.sweep_id, environment_id, record)
             self.speeds[environment_id].add(record)
             self.note_disturbance(run, record)
             # samples take megabytes
-            self.history[run].append(replace(record, samples={}))
+            self.rounds.add(run, replace(record, samples={}))
         for run in filter(self.rounds.is_over, runs):
             self.progress.dropped(run)
         for run, record in records.items():

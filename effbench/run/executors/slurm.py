@@ -25,7 +25,7 @@ from effbench.run.client import last_words
 from effbench.run.compile_caches import sweep_cache
 from effbench.run.executors import queue
 from effbench.run.executors.base import TrialExecutor
-from effbench.run.executors.job import (
+from effbench.run.executors.job_files import (
     EVENTS,
     AnyEvent,
     Done,
@@ -92,13 +92,14 @@ class SlurmExecutor(TrialExecutor):
 
     def run(self) -> None:
         groups = self.remaining()
-        with self.showing(groups, ["SLURM"]):
+        with self.progress.showing(self.sweep_id, self.settings, self.runs, groups, ["SLURM"]):
             self.run_groups(groups)
 
     def remaining(self) -> list[TrialGroup]:
         """Return the remaining trials, after those that earlier jobs recorded are committed."""
-        for pool in self.pools.values():  # nothing else runs on this machine
-            pool.close()
+        for probed in self.servers.values():  # nothing else runs on this machine
+            if not probed.is_lent:
+                probed.server.close()
         if self.folder.exists():  # of an effbench that was killed, or with logs of lost jobs
             queue.cancel(self.name)
             for events in self.folder.glob(f"*/{EVENTS}"):
