@@ -7,7 +7,7 @@ becomes a `core.table.Table`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -263,11 +263,9 @@ class SpeedupTable:
         texts = chain.from_iterable(figure.explanations() for figure in self.figures)
         return list(dict.fromkeys(texts))
 
-    def wide(
-        self, show: Callable[[ModeFigure], Shown] = ModeFigure.shown, best: bool = True
-    ) -> Table:
-        """Return a table with one column per mode. `show`: returns the content of a cell. `best`:
-        add a column with the winner, or the modes that tie."""
+    def wide(self, best: bool = True) -> Table:
+        """Return a table with one column per mode. `best`: add a column with the winner, or the
+        modes that tie."""
         columns = label_columns(self.rows[0].labels, once=True)
         if len(self.metrics) > 1:
             columns.append(Column("its quantity", "speedup", filter=True))
@@ -280,7 +278,7 @@ class SpeedupTable:
             record = row.labels | {"its quantity": row.quantity, "its best": row.best_text}
             for mode in self.modes:
                 figure = row.cells.get(mode)
-                record[f"mode {mode}"] = show(figure) if figure else NOT_RUN
+                record[f"mode {mode}"] = figure.shown() if figure else NOT_RUN
             rows.append(record)
         return Table(columns, rows)
 

@@ -35,15 +35,15 @@ STATIC = Path(__file__).parent / "static"
 ASSETS = "assets"
 #: The sweeps that readers can choose, with their folders.
 PICKER = "data/sweeps.js"
-#: In the order of the navigation.
-PAGES = (
-    index.PAGE,
-    speedups.PAGE,
-    charts.PAGE,
-    cell.PAGE,
-    history.PAGE,
-    claims.PAGE,
-)
+#: Page -> what returns the values of its template, in the order of the navigation.
+PAGES = {
+    index.PAGE: index.context,
+    speedups.PAGE: speedups.context,
+    charts.PAGE: charts.context,
+    cell.PAGE: cell.context,
+    history.PAGE: history.context,
+    claims.PAGE: claims.context,
+}
 
 
 def write_site(data: ReportData, out: Path) -> Writer:
@@ -112,7 +112,7 @@ class Site:
             "database": masked_url(self.data.database),
         }
         template = self.templates.get_template(f"{page.name}.html.j2")
-        html = template.render(values | dict(page.context(folder)))
+        html = template.render(values | dict(PAGES[page](folder)))
         self.writer.text(f"{folder.folder}{page.name}.html", html)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,11 @@ Context = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Page:
-    """`context`: returns the values of the template `templates/NAME.html.j2`. `of_device_sweep`:
-    write the page into the folder of each device sweep, instead of once."""
+    """A page with the template `templates/NAME.html.j2`. `of_device_sweep`: write the page into the
+    folder of each device sweep, instead of once."""
 
     name: str
     title: str
-    context: Callable[[PageFolder], Context]
     of_device_sweep: bool = True
     scripts: tuple[str, ...] = GRIDS
 

@@ -84,4 +84,4 @@ def list_of(device_sweep: DeviceSweep) -> Table:
     return Table(columns, rows, caption="Cells of this sweep")
 
 
-PAGE = Page("cell", "Cells", context, scripts=(*GRIDS, *CHARTS, "cell_samples.js", "cell.js"))
+PAGE = Page("cell", "Cells", scripts=(*GRIDS, *CHARTS, "cell_samples.js", "cell.js"))

@@ -162,4 +162,4 @@ def point(row: LabelledResult, axis: str, metrics: Iterable[str]) -> Json:
     }
 
 
-PAGE = Page("charts", "Charts", context, scripts=(*CHARTS, "figures.js", "models.js"))
+PAGE = Page("charts", "Charts", scripts=(*CHARTS, "figures.js", "models.js"))

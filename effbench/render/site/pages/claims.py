@@ -24,4 +24,4 @@ def context(folder: PageFolder) -> Context:
     }
 
 
-PAGE = Page("claims", "Claims", context, of_device_sweep=False)
+PAGE = Page("claims", "Claims", of_device_sweep=False)

@@ -188,4 +188,4 @@ def describe_metric(name: str) -> Json:
 
 
 SCRIPTS = (*GRIDS, *CHARTS, "history.js")
-PAGE = Page("history", "History", context, of_device_sweep=False, scripts=SCRIPTS)
+PAGE = Page("history", "History", of_device_sweep=False, scripts=SCRIPTS)

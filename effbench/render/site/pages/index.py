@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 
 from effbench.core.table import Column, Table
 from effbench.render import comparison, reasons, summary
 from effbench.render.data import MOST_CHANGES, DeviceSweep
 from effbench.render.site.page import Context, Page, PageFolder
 from effbench.render.site.pages import failures
-from effbench.render.site.pages.speedups import shown
+from effbench.render.site.pages.speedups import linked
 
 #: Most rows of the heatmap; the page of speedups has the others.
 MOST_ROWS = 60
@@ -46,8 +45,7 @@ def heatmap(device_sweep: DeviceSweep) -> Table:
     """Return the first rows: speedups of all modes, and why the best mode wins."""
     speedups = device_sweep.speedups
     first = dataclasses.replace(speedups, rows=speedups.rows[:MOST_ROWS])
-    cell = partial(shown, device_sweep=device_sweep, folder=f"{device_sweep.slug}/", brief=True)
-    wide = first.wide(cell, best=False)
+    wide = linked(first, device_sweep, f"{device_sweep.slug}/", brief=True)
     rows = []
     for row, record in zip(first.rows, wide.rows, strict=True):
         # not again in the row of the period
@@ -57,4 +55,4 @@ def heatmap(device_sweep: DeviceSweep) -> Table:
     return Table(columns, rows, caption="Speedups")
 
 
-PAGE = Page("index", "Overview", context, of_device_sweep=False, scripts=())
+PAGE = Page("index", "Overview", of_device_sweep=False, scripts=())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from effbench.core.metrics import METRICS, SPEEDUPS
 from effbench.core.printable import count
@@ -67,7 +66,7 @@ def context(folder: PageFolder) -> Context:
 def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     """Return one row per model, other swept parameters, bs and metric, and one column per mode,
     linked to the cells."""
-    wide = table.wide(partial(shown, device_sweep=device_sweep))
+    wide = linked(table, device_sweep)
     # the baseline's column shows its times instead of speedups
     times = {figure.result.mode_label for figure in table.figures if figure.result.is_baseline}
     columns = []
@@ -80,12 +79,25 @@ def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     return Table(columns, wide.rows, caption=caption)
 
 
-def shown(
-    figure: ModeFigure, device_sweep: DeviceSweep, folder: str = "", brief: bool = False
-) -> Shown:
-    """Return a figure for the site, with a link to its cell. `folder`: of the device sweep, as seen
-    from the page. `brief`: show the interval on hover only."""
-    url = f"{folder}{link(device_sweep, figure.result)}"
+def linked(
+    table: SpeedupTable, device_sweep: DeviceSweep, folder: str = "", brief: bool = False
+) -> Table:
+    """Return one column per mode, with figures for the site that are linked to their cells.
+    `folder`: of the device sweep, as seen from the page. `brief`: show intervals on hover only, and
+    no column with the winner."""
+    wide = table.wide(best=not brief)
+    rows = []
+    for row, record in zip(table.rows, wide.rows, strict=True):
+        cells = dict(record)
+        for mode, figure in row.cells.items():
+            url = f"{folder}{link(device_sweep, figure.result)}"
+            cells[f"mode {mode}"] = shown(figure, url, brief)
+        rows.append(cells)
+    return replace(wide, rows=rows)
+
+
+def shown(figure: ModeFigure, url: str, brief: bool) -> Shown:
+    """Return a figure of a mode; see `linked`."""
     if not figure.result.is_ok:
         return Shown(None, figure.text, "status hatched", href=url, hint=figure.reason or NO_REASON)
     cell = figure.shown()._replace(href=url, hint=hint(figure))
@@ -110,4 +122,4 @@ def hint(figure: ModeFigure) -> str:
     return ", ".join(filter(None, texts))
 
 
-PAGE = Page("speedups", "Speedups", context, scripts=(*GRIDS, "speedups.js"))
+PAGE = Page("speedups", "Speedups", scripts=(*GRIDS, "speedups.js"))
