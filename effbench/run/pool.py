@@ -28,6 +28,13 @@ from effbench.run.probe import ProbedMachine, preload, probe
 NEEDS = "trials need Python 3.11 and torch 2.11, or newer, numpy and nvidia-ml-py"
 
 
+def start(
+    interpreter: Interpreter, preload: bool = True, env: Mapping[str, str] | None = None
+) -> ForkServer:
+    """Start a server of this interpreter; see `ForkServer`."""
+    return ForkServer(**interpreter.given, preload=preload, env=env)
+
+
 class ServerPool:
     """The fork servers of one interpreter. Thread-safe.
 
@@ -59,9 +66,6 @@ class ServerPool:
         #: Also held while the current server loads, which takes seconds.
         self.lock = threading.Lock()
 
-    def start(self, preload: bool = True, env: Mapping[str, str] | None = None) -> ForkServer:
-        return ForkServer(**self.interpreter.given, preload=preload, env=env)
-
     @contextmanager
     def shared(self, round: int) -> Iterator[ForkServer]:
         """Yield a live server for a trial of this round. Raises WorkerError if a new server does
@@ -76,7 +80,7 @@ class ServerPool:
     def separate(self, preload: bool, env: Mapping[str, str]) -> Iterator[ForkServer]:
         """Yield a server of its own for a trial. `preload`: torch and the models; `env`: variables
         of its process. Raises as `shared` does."""
-        with closing(self.start(preload, env)) as server:
+        with closing(start(self.interpreter, preload, env)) as server:
             server.wait_ready(self.stop)
             if preload:
                 self.load(server)
@@ -91,7 +95,7 @@ class ServerPool:
         with self.lock:
             self.advance(round)
             if self.current.dead:
-                used, self.current = self.current, self.start()
+                used, self.current = self.current, start(self.interpreter)
                 self.retire(used)
             if self.current not in self.loaded:
                 self.load(self.current)
@@ -120,7 +124,7 @@ class ServerPool:
             self.next = None  # it did not load: a round later another one may
         self.round = max(round, self.round)
         if self.next is None and self.round < self.last_round:
-            self.next = self.start()
+            self.next = start(self.interpreter)
             threading.Thread(target=self.load_next, args=(self.next,), daemon=True).start()
 
     def give_back(self, server: ForkServer) -> None:
@@ -199,8 +203,7 @@ def open_servers(
             if lent is not None and interpreter == HERE:
                 first[interpreter] = lent
             else:
-                server = ForkServer(python=interpreter.python, folder=interpreter.folder)
-                first[interpreter] = started.enter_context(closing(server))
+                first[interpreter] = started.enter_context(closing(start(interpreter)))
         # meanwhile: the first record needs it, and the next trial would wait
         importlib.import_module("numpy")
         servers = {}
