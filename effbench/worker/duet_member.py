@@ -11,6 +11,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 
 from effbench.core.meeting import Partner, PartnerLostError, connect, listen
 from effbench.core.message import DuetRequest
@@ -21,40 +22,38 @@ from effbench.measure.watch import GpuWatch
 from effbench.worker.context import CompilationWatch, TrialContext
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class DuetMember:
-    """This trial's part in a duet. `step`: has warmed up; `compilation`: since the duet began.
-    `partner`: None until they have met."""
+    """This trial's part in a duet. `step`: has warmed up; `compilation`: since the duet began."""
 
     context: TrialContext
     watcher: GpuWatch
     request: DuetRequest
     step: DuetStep
     compilation: CompilationWatch
-    partner: Partner | None = None
 
-    def listen(self) -> None:
-        """Get ready before the phase that tells the sweep to start the partner. Raises
-        PartnerLostError."""
+    def listen(self) -> socket | None:
+        """Get ready before the phase that tells the sweep to start the partner. Return the socket
+        of the leader, to whom the other member connects. Raises PartnerLostError."""
         if not self.request.leads:
-            return
+            return None
         try:
-            self.listener = listen(Path(self.request.folder))
+            return listen(Path(self.request.folder))
         except OSError as error:
             raise PartnerLostError(f"no socket to meet at: {error.strerror or error}") from error
 
-    def meet(self) -> Partner:
-        """Wait for the partner and return it. Raises PartnerLostError."""
-        if self.request.leads:
-            connection, _ = self.listener.accept()
-            self.listener.close()
+    def meet(self, listener: socket | None) -> Partner:
+        """Wait for the partner and return it. `listener`: from `listen`. Raises
+        PartnerLostError."""
+        if listener is not None:
+            connection, _ = listener.accept()
+            listener.close()
         else:
             try:
                 connection = connect(Path(self.request.folder))
             except OSError as error:
                 raise PartnerLostError("the other member of the duet had ended") from error
-        self.partner = Partner(connection, self.request.answer_s)
-        return self.partner
+        return Partner(connection, self.request.answer_s)
 
     def take(self, partner: Partner) -> DuetResult:
         """Time both steps in turn, and return what both members record. Raises PartnerLostError."""
@@ -96,8 +95,3 @@ class DuetMember:
         process_s = time.process_time() - began_s
         answer = partner.ask("end", process_s=process_s, compiled=self.compilation.compiled())
         return DuetResult.from_json(answer["result"])
-
-    def wait_for_leader(self) -> None:
-        """Wait until the leader has ended, if this member has met it."""
-        if self.partner is not None:
-            self.partner.wait_for_end()

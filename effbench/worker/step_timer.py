@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, replace
 
-from effbench.core.meeting import ALONE, DUET, PartnerLostError
+from effbench.core.meeting import ALONE, DUET, Partner, PartnerLostError
 from effbench.core.message import DUET_PHASE, DuetRequest
 from effbench.measure import timing
 from effbench.measure.duet import DuetResult, DuetStep, figure_of_member
@@ -163,10 +163,11 @@ class StepTimer:
         with context.phase("warmup"):
             step = DuetStep(self.timer, self.recent_ms, self.has_period)
         duet = DuetMember(context, self.watcher, request, step, compilation)
+        partner: Partner | None = None
         try:
-            duet.listen()
+            listener = duet.listen()
             with context.phase(DUET_PHASE):
-                partner = duet.meet()
+                partner = duet.meet(listener)
             with context.phase("timing"):
                 result = duet.take(partner)
             why_alone = result.void
@@ -174,25 +175,26 @@ class StepTimer:
             why_alone = str(lost)
         if not request.leads:
             with context.phase(DUET_PHASE):
-                duet.wait_for_leader()
+                if partner is not None:
+                    partner.wait_for_end()
         context.trial.extra[DUET] = {"leads": request.leads}
         if why_alone is not None:
             context.trial.extra[DUET][ALONE] = why_alone
             return None
-        return self.times_in_duet(result, duet)
+        return self.times_in_duet(result, step, request.leads)
 
-    def times_in_duet(self, result: DuetResult, duet: DuetMember) -> StepTimes:
-        """Return this member's part of what both members have found."""
+    def times_in_duet(self, result: DuetResult, step: DuetStep, leads: bool) -> StepTimes:
+        """Return this member's part of what both members have found. `step`: after its calls;
+        `leads`: whether this member is the leader."""
         figures: dict[str, TimingFigure] = {}
         ratios: list[TimingFigure] = []
         calls = Timing()
         for name, pairs in result.pairs.items():
-            calls_per_block = duet.step.sides[name].calls
-            member = figure_of_member(pairs, self.rules, duet.request.leads, calls_per_block)
+            member = figure_of_member(pairs, self.rules, leads, step.sides[name].calls)
             figures[name] = member.figure
             ratios.append(member.ratio)
             if name == LATENCY:
-                calls = duet.step.latency.calls_of(pairs, member.has_all_pairs)
+                calls = step.latency.calls_of(pairs, member.has_all_pairs)
         times = StepTimes(figures, calls, result.host)
         disturbance = why_marked.of_duet(times, ratios, self.rules, result.disturbance)
         return replace(times, disturbance=disturbance)

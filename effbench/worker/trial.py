@@ -68,13 +68,15 @@ def run_task(payload: Json, pipe: MessagePipe) -> Json:
 
 class RunningTrial:
     """The phases of a trial in order, and their shared state. Each phase sets its fields of
-    `trial`. `compiler_counters`: after timing."""
+    `trial`. `wrong`: what is wrong with the step's results after timing, or None.
+    `compiler_counters`: after timing."""
 
     watcher: GpuWatch
     mode: Mode
     workload: Workload
     prepared: Prepared
     times: StepTimes
+    wrong: str | None
     observer: counters.Observer
     compiler_counters: counters.Counters
 
@@ -87,8 +89,6 @@ class RunningTrial:
         self.device = context.device
         self.on_cuda = context.on_cuda
         self.synchronize = timing.synchronizer(context.device)
-        #: What is wrong with the step's results after timing.
-        self.wrong: str | None = None
 
     def perform(self) -> None:
         with self.context.phase(DEVICE_PHASE):
