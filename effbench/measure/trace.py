@@ -27,9 +27,7 @@ from effbench.models.inputs import Inputs, Step
 
 #: How long all traced calls may take, and how many there are at least and at most.
 TRACED_S = 0.05
-FEWEST_CALLS, MOST_CALLS = 4, 12
-#: Calls of the second trace on a GPU.
-NAMED_CALLS = 3
+FEWEST_CALLS, MOST_CALLS = 2, 12
 #: Name of the event around a call.
 CALL = "effbench: call"
 SYNCHRONISE = "cudaDeviceSynchronize"
@@ -54,6 +52,7 @@ HOST_WORK = {
     "cudaEventSynchronize": "waiting for the GPU",
 }
 OPERATORS = "operators"
+ATTENTION = "scaled_dot_product_attention"
 PYTHON = "Python"
 
 
@@ -232,7 +231,7 @@ class TracedCall:
 
 def trace_gpu(step: Step, inputs: Sequence[Inputs], calls: int) -> Trace:
     recorded = record(step, inputs, calls, ProfilerActivity.CUDA)
-    named = record(step, inputs, NAMED_CALLS, ProfilerActivity.CPU, ProfilerActivity.CUDA)
+    named = record(step, inputs, FEWEST_CALLS, ProfilerActivity.CPU, ProfilerActivity.CUDA)
     operators = operators_of(named[-1])
     traced = [gpu_call(call, operators) for call in recorded]
     return averaged("cuda", traced, host_work(named))
@@ -240,8 +239,22 @@ def trace_gpu(step: Step, inputs: Sequence[Inputs], calls: int) -> Trace:
 
 def operators_of(call: Call) -> list[tuple[str, str | None]]:
     """Return each kernel's name and the operator that launched it; None in a CUDA graph."""
-    by_id = {event.id: event.name for event in call.host if work_of(event.name) == OPERATORS}
+    by_id: dict[int, str] = {}
+    for span in spans_of(call.host):
+        if work_of(span.event.name) == OPERATORS:
+            by_id[span.event.id] = launcher_of(span)
     return [(event.name, by_id.get(event.id)) for event in call.gpu]
+
+
+def launcher_of(span: Span) -> str:
+    """Return the name of an operator, or of the attention that it is a part of: without its own
+    kernel, attention consists of matrix products and others."""
+    above: Span | None = span
+    while above is not None:
+        if ATTENTION in above.event.name:
+            return above.event.name
+        above = above.parent
+    return span.event.name
 
 
 def gpu_call(call: Call, operators: Sequence[tuple[str, str | None]]) -> TracedCall:

@@ -17,6 +17,7 @@ from effbench.measure.trace import (
     cpu_call,
     gpu_call,
     host_work,
+    operators_of,
     synchronised_windows,
     take_trace,
 )
@@ -162,6 +163,24 @@ def test_kernels_at_the_same_time_count_once():
 def test_operators_of_other_kernels_are_not_taken():
     traced = gpu_call(Call(0, 100, gpu=[kernel("a", 10, 20)]), [("b", "aten::mm")])
     assert [k.operator for k in traced.kernels] == [None]
+
+
+def test_which_operator_launched_a_kernel():
+    host = [
+        Event("aten::linear", 0, 90, 1),
+        Event("aten::addmm", 10, 80, 2),
+        Event("cudaLaunchKernel", 20, 30, 7),
+        Event("aten::scaled_dot_product_attention", 100, 300, 3),
+        Event("aten::bmm", 110, 200, 4),
+        Event("## Call CompiledFxGraph abc ##", 400, 500, 5),
+        Event("cudaGraphLaunch", 410, 420, 8),
+    ]
+    gpu = [kernel("a", 50, 60, 2), kernel("b", 150, 160, 4), kernel("c", 450, 460, 5)]
+    assert operators_of(Call(0, 500, host, gpu)) == [
+        ("a", "aten::addmm"),
+        ("b", "aten::scaled_dot_product_attention"),
+        ("c", None),
+    ]
 
 
 @pytest.mark.parametrize("number", [4, 5])
