@@ -22,8 +22,10 @@ AFTER_0006 = (
 _TYPES = {r"(?<=_at )TEXT\b": "DATETIME", r"\bTEXT\b": "VARCHAR", r"\bREAL\b": "DOUBLE"}
 
 
-#: A table that revision 0016 dropped, and a table and a column that revision 0017 dropped.
+#: The table that revision 0018 added, a table that revision 0016 dropped, and a table and a column
+#: that revision 0017 dropped.
 _DROPPED = (
+    "DROP TABLE trace",
     """
     CREATE TABLE acknowledgement (id INTEGER NOT NULL, cell_key TEXT, hardware TEXT, metric TEXT,
         sweep_id TEXT, reason TEXT, acknowledged_at TEXT,

@@ -12,6 +12,7 @@ from made_sweeps import begun
 
 from effbench.core.cell import Cell, Environment, Status, Trial
 from effbench.core.metrics import TRIAL_METRICS
+from effbench.core.trace import Kernel, Trace
 from effbench.store import Store
 from effbench.store.schema import BASELINE, METADATA, SWEEP
 from effbench.store.source import opened
@@ -75,6 +76,14 @@ def environment(**changed: Any) -> Environment:
     return made_sweeps.environment(**{**odd, **changed})
 
 
+def odd_trace(latency_ms: float) -> dict[str, Any]:
+    """What a trial records as its trace, with texts that are hard to carry."""
+    kernels = [Kernel(text, ODD_TEXT[0], None, 0.1, 0.1, 0.0) for text in ODD_TEXT]
+    kernels.append(Kernel("gemm", "", ODD_TEXT[1], 0.2, 0.1, 0.3))
+    trace = Trace("cuda", 9, latency_ms, 0.1, 0.2, 40, tuple(kernels), {ODD_TEXT[2]: 0.1})
+    return trace.to_json()
+
+
 def odd_trial(cell: Cell, turn: int, attempt: int, noise: random.Random) -> Trial:
     """Every column has something or nothing, by chance."""
     values: dict[str, Any] = {"phase": ODD_TEXT[1], "reason": noise.choice(ODD_TEXT)}
@@ -98,6 +107,7 @@ def odd_trial(cell: Cell, turn: int, attempt: int, noise: random.Random) -> Tria
             ODD_TEXT[0]: [ODD_TEXT, {"": None}, 1.0, 1, True],
             "1": 1e-320,
         },
+        trace=odd_trace(turn + 1.5) if attempt == 0 else None,
         **values | EXTREME,
     )
 
@@ -167,7 +177,7 @@ def odd_database(url: Any, sweeps: int = 2) -> list[str]:
 
 def contents(url: Any) -> dict[str, list[str]]:
     """Every table but the baselines, with every column but `imported_at` and ids that the database
-    gave; a sample is known by its trial."""
+    gave; samples and traces are known by their trial."""
     found: dict[str, list[str]] = {}
     trials: dict[int, tuple] = {}
     with Store.open(url) as store, store.reading() as connection:
@@ -178,7 +188,7 @@ def contents(url: Any) -> dict[str, list[str]]:
                 number = row.pop("id") if isinstance(row.get("id"), int) else None
                 if table.name == "trial":
                     trials[number] = tuple(row[name] for name in KEYS)
-                elif table.name == "sample":
+                elif table.name in ("sample", "trace"):
                     row["trial_id"] = trials[row["trial_id"]]
             found[table.name] = sorted(repr(sorted(row.items())) for row in rows)
     del found["baseline"]

@@ -230,7 +230,8 @@ class TrialOutcome:
     """Which trial of a cell it is, how it ended, and what it recorded besides figures.
 
     `samples` maps a timer to its raw values in ms, in order: `latency_ms`, `period_ms`,
-    `warmup_ms`; `_disturbed_ms` of these; and both members of the pairs.
+    `warmup_ms`; `_disturbed_ms` of these; and both members of the pairs. `trace`: what
+    `Trace.to_json` gives; None if there is none.
     """
 
     cell_key: str
@@ -244,6 +245,7 @@ class TrialOutcome:
     has_library_status: bool = False  # not stored: an error of cuBLAS, cuDNN or their like
     samples: dict[str, list[float]] = field(default_factory=dict)
     extra: JsonObject = field(default_factory=dict)
+    trace: JsonObject | None = None
 
 
 @dataclass

@@ -7,10 +7,13 @@ of them.
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from effbench.core.cell import encodable
 
 #: Most kernels of a call that a trace holds; a longer call has no trace.
 MOST_KERNELS = 10_000
@@ -96,25 +99,27 @@ class Trace:
     def from_json(cls, data: Any) -> Trace:
         """Return the trace that `to_json` gave. Raises DamagedTraceError."""
         try:
+            if len(data["order"]) > MOST_KERNELS:
+                raise ValueError(f"more than {MOST_KERNELS:,} kernels")
             kinds = [checked_kind(kind) for kind in data["kinds"]]
             times = zip(data["ms"], data["added_ms"], data["gap_ms"], strict=True)
             kernels = []
             for number, (ms, added_ms, gap_ms) in zip(data["order"], times, strict=True):
                 name, launch, operator = kinds[number]
                 kernels.append(
-                    Kernel(name, launch, operator, float(ms), float(added_ms), float(gap_ms))
+                    Kernel(name, launch, operator, finite(ms), finite(added_ms), finite(gap_ms))
                 )
             return cls(
                 device=str(data["device"]),
                 calls=int(data["calls"]),
-                latency_ms=float(data["latency_ms"]),
-                before_ms=float(data["before_ms"]),
-                after_ms=float(data["after_ms"]),
+                latency_ms=finite(data["latency_ms"]),
+                before_ms=finite(data["before_ms"]),
+                after_ms=finite(data["after_ms"]),
                 events=int(data["events"]),
                 kernels=tuple(kernels),
-                host={str(name): float(ms) for name, ms in data["host"].items()},
+                host={encodable(str(name)): finite(ms) for name, ms in data["host"].items()},
             )
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             raise DamagedTraceError(f"no trace: {error!r}") from error
 
     def packed(self) -> bytes:
@@ -129,12 +134,20 @@ class Trace:
         try:
             text = zlib.decompressobj().decompress(data, 2**25)
             return cls.from_json(json.loads(text))
-        except (zlib.error, ValueError) as error:
+        except (zlib.error, TypeError, ValueError, RecursionError) as error:
             raise DamagedTraceError(f"no trace: {error!r}") from error
 
 
 def checked_kind(kind: Any) -> tuple[str, str, str | None]:
     name, launch, operator = kind
     if operator is not None:
-        operator = str(operator)
-    return str(name), str(launch), operator
+        operator = encodable(str(operator))
+    return encodable(str(name)), encodable(str(launch)), operator
+
+
+def finite(value: Any) -> float:
+    """Return a number. Raises ValueError for NaN and infinity."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no time")
+    return number

@@ -145,6 +145,15 @@ class HostSweep:
             **figures_of(result),
         )
 
+    def typical_trial(self, result: Result) -> int | None:
+        """Return the id of the trial whose latency is nearest to that of a result, so that its
+        trace explains the result; None if there are no latencies."""
+        distances: dict[int, float] = {}
+        for trial in self.trials:
+            if trial.cell_key == result.cell_key and trial.latency_ms and result.latency_ms:
+                distances[trial.id] = abs(trial.latency_ms - result.latency_ms)
+        return min(distances, key=lambda trial_id: distances[trial_id], default=None)
+
 
 def figures_of(result: Result) -> Columns:
     """Return the figures of a trial that stands for a result. Its speedups count as those of pairs,
@@ -294,7 +303,9 @@ def _write_trials(
         for result in part.results:
             if result.cell_key in cell_keys:
                 for trial in part.trials_of(result, number):
-                    connection.execute(sa.insert(TRIAL), trial_row(trial) | keys)
+                    row = trial_row(trial) | keys
+                    new_id = connection.scalar(sa.insert(TRIAL).values(row).returning(TRIAL.c.id))
+                trials.copy_trace(connection, part.typical_trial(result), new_id)
 
 
 def _joined_environment(parts: Sequence[HostSweep]) -> Environment:

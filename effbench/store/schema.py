@@ -20,9 +20,10 @@ from sqlalchemy.ext.compiler import compiles
 
 from effbench.core.cell import Status
 from effbench.core.metrics import RESULT_FIGURES, TRIAL_METRICS
+from effbench.core.trace import BYTES_LIMIT
 
 #: revisions that `effbench db upgrade` accepts, oldest first
-REVISIONS = tuple(f"{number:04}" for number in range(6, 18))
+REVISIONS = tuple(f"{number:04}" for number in range(6, 19))
 HEAD_REVISION = REVISIONS[-1]
 #: restricted because folders are named after sweeps
 SWEEP_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
@@ -256,6 +257,15 @@ SAMPLE = table(
     required(LargeBinary, "data"),
     sa.CheckConstraint(f"stored <= count AND stored <= {SAMPLE_LIMIT}", name="stored_of_count"),
     sa.CheckConstraint(f"length(data) <= {BLOB_LIMIT}", name="data"),
+)
+
+#: what ran in a call of one trial, in order: a compressed `trace.Trace`
+TRACE = table(
+    "trace",
+    Column("trial_id", Integer, ForeignKey("trial.id"), primary_key=True),
+    required(Text, "codec"),
+    required(LargeBinary, "data"),
+    sa.CheckConstraint(f"length(data) <= {BYTES_LIMIT}", name="data"),
 )
 
 #: the summary of a cell in a sweep and environment; it can be rebuilt from the trials

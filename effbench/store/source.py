@@ -31,6 +31,7 @@ from effbench.store.schema import (
     REVISIONS,
     SWEEP,
     SWEEP_ID,
+    TRACE,
     TRIAL,
 )
 from effbench.store.values import Columns, Condition, batched, cell_row
@@ -39,6 +40,8 @@ from effbench.store.values import Columns, Condition, batched, cell_row
 CHUNK = 1000
 #: The first revision in which a mark replaces the status `noisy`.
 MARKS_REVISION = "0011"
+#: The first revision with traces.
+TRACES_REVISION = "0018"
 #: Start of the reason of a noisy trial that compiled while it was timed.
 COMPILED = "a graph was compiled"
 #: Reason of a noisy trial whose host was disturbed.
@@ -146,7 +149,7 @@ def copy_rows(source: Source, target: Connection, before: str) -> None:
     results, which are derived again. Columns that are new become NULL."""
     inspector = sa.inspect(source.connection)
     for table in METADATA.sorted_tables:
-        if table is RESULT:
+        if table is RESULT or (table is TRACE and before < TRACES_REVISION):
             continue
         known = {column["name"] for column in inspector.get_columns(table.name)}
         query = select(*(column for column in table.columns if column.name in known))

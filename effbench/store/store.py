@@ -23,7 +23,7 @@ from effbench.store import sides as side_queries
 from effbench.store import sweeps as sweep_queries
 from effbench.store import trials as trial_queries
 from effbench.store.schema import TRIAL
-from effbench.store.trials import SampledTrial
+from effbench.store.trials import SampledTrial, TracedTrial
 from effbench.store.values import DamagedSamplesError
 
 P = ParamSpec("P")
@@ -136,6 +136,8 @@ class Store(connect.Database):
     trial_facts = reads(trial_queries.trial_facts)
     samples = reads(trial_queries.samples)
     stored_samples = reads(trial_queries.stored_samples)
+    traces = reads(trial_queries.traces)
+    traced_results = reads(trial_queries.traced_results)
     results = reads(trial_queries.results)
     rebuild_results = writes(trial_queries.rebuild_results)
 
@@ -153,6 +155,12 @@ class Store(connect.Database):
             except DamagedSamplesError as error:
                 trial.extra["damaged_samples"] = str(error)
             yield SampledTrial(trial, timers)
+
+    def sweep_traces(self, sweep_id: str) -> Iterator[list[TracedTrial]]:
+        """Yield what `traces` returns for each result of the sweep that has a trace, by cell key
+        and environment. No transaction stays open between them."""
+        for key in self.traced_results(sweep_id):
+            yield self.traces(sweep_id, key.cell_key, key.environment_id)
 
     # --- comparisons
 

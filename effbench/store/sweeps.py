@@ -30,6 +30,7 @@ from effbench.store.schema import (
     SAMPLE,
     SWEEP,
     SWEEP_ID,
+    TRACE,
     TRIAL,
 )
 from effbench.store.values import (
@@ -216,7 +217,8 @@ def clear(connection: Connection, sweep_id: str) -> None:
     """Remove the plan, trials and results of a sweep; its row stays, because baselines and verdicts
     may refer to it."""
     trials = select(TRIAL.c.id).filter_by(sweep_id=sweep_id)
-    connection.execute(sa.delete(SAMPLE).where(SAMPLE.c.trial_id.in_(trials)))
+    for table in (SAMPLE, TRACE):
+        connection.execute(sa.delete(table).where(table.c.trial_id.in_(trials)))
     for table in (RESULT, TRIAL, PLANNED):
         connection.execute(sa.delete(table).filter_by(sweep_id=sweep_id))
 

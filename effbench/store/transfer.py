@@ -24,6 +24,7 @@ from effbench.store.schema import (
     PLANNED,
     SAMPLE,
     SWEEP,
+    TRACE,
     TRIAL,
     VERDICT,
 )
@@ -34,8 +35,9 @@ from effbench.store.trials import rebuild_results
 from effbench.store.values import Columns, Condition, batched, now
 
 CopyOutcome = Literal["imported", "replaced", "already there", "refused"]
-#: trials, or other rows, inserted at a time; a trial with its samples has at most about 60 kB
-CHUNK = 500
+#: trials, or other rows, inserted at a time; a trial has at most about 60 kB of samples, and
+#: a trace of 1 MiB
+CHUNK = 100
 #: columns that identify a trial and its recording
 _RECORDING = ("cell_key", "environment_id", "round", "attempt", "status", "recorded_at")
 #: columns that identify a verdict
@@ -136,8 +138,8 @@ class SweepCopy:
         self.insert(PLANNED, rows)
 
     def take_trials(self, is_of_sweep: Condition) -> int:
-        """Copy the trials, which get numbers of this database, and their samples; return how many
-        there are."""
+        """Copy the trials, which get numbers of this database, with their samples and traces;
+        return how many there are."""
         number = 0
         insert = sa.insert(TRIAL).returning(TRIAL.c.id, sort_by_parameter_order=True)
         for trials in batched(self.source.rows(TRIAL, is_of_sweep), CHUNK):
@@ -145,10 +147,11 @@ class SweepCopy:
             new_ids = self.connection.scalars(insert, trials)
             numbers = dict(zip(ids, new_ids, strict=True))
             number += len(trials)
-            samples = list(self.source.rows(SAMPLE, SAMPLE.c.trial_id.in_(numbers)))
-            for sample in samples:
-                sample["trial_id"] = numbers[sample["trial_id"]]
-            self.insert(SAMPLE, samples)
+            for table in (SAMPLE, TRACE):
+                rows = list(self.source.rows(table, table.c.trial_id.in_(numbers)))
+                for row in rows:
+                    row["trial_id"] = numbers[row["trial_id"]]
+                self.insert(table, rows)
         return number
 
     def take_verdicts(self, environments: sa.Select[Any]) -> None:

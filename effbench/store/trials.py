@@ -23,6 +23,7 @@ from effbench.core.cell import (
 from effbench.core.errors import StoreError
 from effbench.core.labels import grouped
 from effbench.core.printable import one_line
+from effbench.core.trace import DamagedTraceError, Trace
 from effbench.store.connect import insert
 from effbench.store.schema import (
     CELL,
@@ -31,18 +32,21 @@ from effbench.store.schema import (
     RESULTS,
     SAMPLE,
     SWEEP,
+    TRACE,
     TRIAL,
 )
 from effbench.store.summary import CountedTrials, last_attempts, summarise
 from effbench.store.sweeps import lock
 from effbench.store.values import (
     CODEC,
+    TRACE_CODEC,
     TRIAL_FIELDS,
     Condition,
     ResultKey,
     as_dicts,
     decode_samples,
     encode_samples,
+    encode_trace,
     result_of,
     scalar,
     text,
@@ -73,6 +77,14 @@ class SampledTrial:
     timers: dict[str, StoredSamples]
 
 
+@dataclass(frozen=True)
+class TracedTrial:
+    """A trial with its trace; None if none was stored, or if it is damaged."""
+
+    trial: StoredTrial
+    trace: Trace | None
+
+
 #: Newest trials that tell the usual speed of the host.
 RECENT_TRIALS = 50
 #: A machine is far slower than usual if its fixed work takes this many times the median of recent
@@ -90,8 +102,9 @@ def add_trial(
     environment_id: str,
     trial: Trial,
 ) -> int:
-    """Store a trial with its samples, and derive the results of its cell and of all cells compared
-    with it; return its id. Recording the same trial twice changes nothing.
+    """Store a trial with its samples and trace, and derive the results of its cell and of all cells
+    compared with it; return its id. Recording the same trial twice changes nothing. A trace that
+    cannot be stored is omitted, and `extra` says why.
 
     Raises StoreError if another trial is recorded in its place.
     """
@@ -101,6 +114,12 @@ def add_trial(
         "environment_id": environment_id,
         **trial_row(trial),
     }
+    trace = None
+    if trial.trace is not None:
+        try:
+            trace = encode_trace(trial.trace)
+        except ValueError as error:
+            row["extra"] = {**trial.extra, "omitted_trace": one_line(error, 100)}
     new = insert(connection, TRIAL).values(**row).on_conflict_do_nothing().returning(TRIAL.c.id)
     trial_id: int | None = connection.scalar(new)
     if trial_id is None:
@@ -124,6 +143,9 @@ def add_trial(
             data=data,
         )
         connection.execute(of_timer)
+    if trace is not None:
+        of_trial = sa.insert(TRACE).values(trial_id=trial_id, codec=TRACE_CODEC, data=trace)
+        connection.execute(of_trial)
     rebuild_results(connection, sweep_id, trial.cell_key)
     return trial_id
 
@@ -246,6 +268,43 @@ def samples(connection: Connection, trial_id: int) -> dict[str, Samples]:
     name has a unit. Raises DamagedSamplesError."""
     timers = stored_samples(connection, trial_id)
     return {timer: samples.stored for timer, samples in timers.items()}
+
+
+def traces(
+    connection: Connection, sweep_id: str, cell_key: str, environment_id: str
+) -> list[TracedTrial]:
+    """Return the trials that count for a result, oldest first, with their traces. A trace that is
+    damaged is omitted, and `extra` says so."""
+    of_result = TRIAL.c.cell_key == cell_key, TRIAL.c.environment_id == environment_id
+    recorded = read_trials(connection, sweep_id, *of_result)
+    counted = {(trial.round, trial.attempt) for trial in CountedTrials.of(recorded).kept}
+    traced = []
+    for trial in recorded:
+        if (trial.round, trial.attempt) not in counted:
+            continue
+        trace = None
+        data = connection.scalar(select(TRACE.c.data).filter_by(trial_id=trial.id))
+        if data is not None:
+            try:
+                trace = Trace.unpacked(data)
+            except DamagedTraceError as error:
+                trial.extra["damaged_trace"] = one_line(error, 100)
+        traced.append(TracedTrial(trial, trace))
+    return traced
+
+
+def copy_trace(connection: Connection, trial_id: int | None, new_id: int) -> None:
+    """Store the trace of a trial, if it has one, as that of another trial, too."""
+    columns = select(sa.literal(new_id), *TRACE.c["codec", "data"])
+    query = columns.where(TRACE.c.trial_id == trial_id)
+    connection.execute(sa.insert(TRACE).from_select(list(TRACE.c.keys()), query))
+
+
+def traced_results(connection: Connection, sweep_id: str) -> list[ResultKey]:
+    """Return which results of the sweep have trials with a trace, by cell key and environment."""
+    key = TRIAL.c["cell_key", "environment_id"]
+    query = select(*key).join(TRACE).filter_by(sweep_id=sweep_id).distinct().order_by(*key)
+    return [ResultKey(*row) for row in connection.execute(query)]
 
 
 # --- results ---

@@ -31,6 +31,7 @@ from sqlalchemy import Connection
 
 from effbench.core.cell import (
     Cell,
+    JsonObject,
     Result,
     Status,
     StoredTrial,
@@ -38,6 +39,7 @@ from effbench.core.cell import (
     encodable,
 )
 from effbench.core.errors import StoreError
+from effbench.core.trace import BYTES_LIMIT, Trace
 from effbench.store.schema import (
     NOT_NEGATIVE,
     RESULT_COLUMNS,
@@ -63,6 +65,8 @@ TRIAL_FIELDS = tuple(
 )
 #: samples as blobs: float32, little-endian, zlib
 CODEC = "f32le+zlib"
+#: a trace as blob: JSON, zlib
+TRACE_CODEC = "json+zlib"
 
 
 class DamagedSamplesError(StoreError):
@@ -205,3 +209,12 @@ def decode_samples(data: bytes, stored: int, name: str = "samples") -> Samples:
     if len(content) != 4 * stored:
         raise DamagedSamplesError(f"damaged {name}: the blob does not hold {stored} of them")
     return np.frombuffer(content, dtype="<f4").astype(np.float32)
+
+
+def encode_trace(trace: JsonObject) -> bytes:
+    """Return the blob of what `Trace.to_json` gave. Raises ValueError for other data, and for a
+    blob of more than BYTES_LIMIT bytes."""
+    data = Trace.from_json(trace).packed()
+    if len(data) > BYTES_LIMIT:
+        raise ValueError(f"the trace has {len(data):,} bytes, more than {BYTES_LIMIT:,}")
+    return data

@@ -69,6 +69,16 @@ def test_a_report_omits_damaged_samples_and_says_so(damaged, effbench):
     assert '"timers":[]' in cells
 
 
+@pytest.mark.parametrize(
+    "words", [["show"], ["ls"], ["compare", "main", "main"], ["export"]], ids=" ".join
+)
+def test_tables_are_made_without_reading_a_trace(words, damaged, effbench):
+    whole = effbench(*words)
+    damaged("DROP TABLE trace")
+    assert effbench(*words) == whole
+    assert whole.code == 0, whole
+
+
 def test_an_error_that_nobody_foresaw(effbench, monkeypatch):
     def fail(args):
         return {}["postgresql://me:s3cret@h/x\nmore"]

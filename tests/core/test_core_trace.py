@@ -1,6 +1,7 @@
 """`core/trace.py`: what the database keeps of a trace, and what it refuses."""
 
 import json
+import math
 import zlib
 
 import pytest
@@ -53,6 +54,11 @@ def without(key):
         TRACE.to_json() | {"kinds": [["gemm"]]},
         TRACE.to_json() | {"host": 3},
         TRACE.to_json() | {"latency_ms": "fast"},
+        TRACE.to_json() | {"before_ms": math.nan},
+        TRACE.to_json() | {"gap_ms": [0.0, math.inf, 0.0]},
+        TRACE.to_json() | {"after_ms": 10**400},
+        TRACE.to_json() | {"calls": math.inf},
+        TRACE.to_json() | {name: [0] * 10_001 for name in ("order", "ms", "added_ms", "gap_ms")},
     ],
 )
 def test_other_data_are_no_trace(data):
@@ -60,7 +66,24 @@ def test_other_data_are_no_trace(data):
         Trace.from_json(data)
 
 
-@pytest.mark.parametrize("data", [b"", b"text", zlib.compress(b"text"), TRACE.packed()[:-20]])
+def test_half_a_character_of_a_name_is_escaped():
+    kernel = Kernel("half \ud800", "", "\udfff", 0.1, 0.1, 0.0)
+    trace = Trace("cpu", 1, 0.1, 0.0, 0.0, 1, (kernel,), {})
+    (unpacked,) = Trace.unpacked(trace.packed()).kernels
+    assert (unpacked.name, unpacked.operator) == (r"half \ud800", r"\udfff")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"text",
+        "text",
+        zlib.compress(b"text"),
+        zlib.compress(b"[" * 100_000),
+        TRACE.packed()[:-20],
+    ],
+)
 def test_other_bytes_are_no_trace(data):
     with pytest.raises(DamagedTraceError, match="no trace"):
         Trace.unpacked(data)

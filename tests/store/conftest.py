@@ -39,6 +39,7 @@ ON_BOTH = {
     "test_store_processes",
     "test_store_record",
     "test_store_sweeps",
+    "test_store_traces",
     "test_every_round_has_its_figure",
     "test_past_results_are_of_one_moment",
     "test_a_name_holds_once_for_each_hardware",

@@ -11,6 +11,7 @@ from effbench.analysis.compare import compare_sweeps
 from effbench.analysis.limits import limits_of
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import StoreError, UsageError
+from effbench.core.trace import Trace
 from effbench.stats.intervals import log_mean
 
 LARGE = a_cell(bs=64)
@@ -241,3 +242,22 @@ def test_a_comparison_takes_hosts_and_not_trials(made, opened):
     assert row.test.difference.df == pytest.approx(4)
     modes = {line.mode: line for line in compared.modes if line.metric == "latency_ms"}
     assert modes["default"].low == pytest.approx(row.low), "cells share their hosts"
+
+
+def test_a_joined_result_has_the_trace_of_a_typical_trial_of_each_host(made, opened):
+    """Whose latency is nearest to the host's result; a host may have none."""
+    parts = []
+    for name, (speed, speedup) in HOSTS.items():
+        parts.append(on_host(made, name, speed, speedup))
+    for sweep_id in parts[:2]:
+        for trial in opened.trials(sweep_id):
+            trace = Trace("cuda", 12, trial.latency_ms, 0.1, 0.1, 40, (), {})
+            data = f"x'{trace.packed().hex()}'"
+            made.sql(f"INSERT INTO trace VALUES ({trial.id}, 'json+zlib', {data})")
+    joined = opened.join(parts, "h200")
+    (machine,) = opened.environments_of(joined.id)
+    traced = opened.traces(joined.id, DEFAULT.key, machine.id)
+    assert [of_trial.trial.host for of_trial in traced] == ["a", "b", "c"]
+    assert [of_trial.trace and of_trial.trace.latency_ms for of_trial in traced] == [1.0, 1.3, None]
+    again = opened.join(parts, "h200")
+    assert len(opened.traces(again.id, DEFAULT.key, machine.id)) == 3

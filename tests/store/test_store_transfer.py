@@ -86,6 +86,7 @@ def timed(cell, turn, latency):
         Status.OK,
         latency_ms=latency,
         samples=samples,
+        trace=whole.odd_trace(latency),
     )
 
 
@@ -181,6 +182,7 @@ FORGED = [
     ("UPDATE sweep SET rounds = NULL", "NOT NULL"),
     ("UPDATE sweep SET host = '[1]'", "ck_sweep_host"),
     ("UPDATE sample SET data = zeroblob(100000) WHERE trial_id = 1", "ck_sample_data"),
+    ("UPDATE trace SET data = zeroblob(1048577) WHERE trial_id = 1", "ck_trace_data"),
     ("UPDATE sample SET count = 0 WHERE trial_id = 1", "ck_sample_stored_of_count"),
     # what cannot be read
     (EXTRA % '{"a": ', "is damaged: Expecting value"),
@@ -236,6 +238,15 @@ def test_the_content_of_samples_is_checked_when_it_is_read(blob, source, target)
     damaged = pytest.raises(StoreError, match=r"latency_ms of trial 1\): .*does not hold 20")
     with Store.open(target) as store, damaged:
         store.samples(1)
+
+
+def test_a_damaged_trace_is_imported_and_omitted_when_it_is_read(source, target):
+    sql(source, f"UPDATE trace SET data = x'{BOMB.hex()}'")
+    assert take(source, target)[0].outcome == "imported"
+    with Store.open(target) as store:
+        (traced, *_) = store.sweep_traces(ids_of(store)[0])
+    assert [of_trial.trace for of_trial in traced] == [None] * len(traced)
+    assert any("no trace" in of_trial.trial.extra.get("damaged_trace", "") for of_trial in traced)
 
 
 SHADOWS = {

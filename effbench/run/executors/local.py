@@ -403,8 +403,8 @@ class LocalExecutor(TrialExecutor):
             self.store.add_trial(self.sweep_id, environment_id, record)
             self.speeds[environment_id].add(record)
             self.note_disturbance(run, record)
-            # samples take megabytes
-            self.rounds.add(run, replace(record, samples={}))
+            # samples and traces take megabytes
+            self.rounds.add(run, replace(record, samples={}, trace=None))
         for run in filter(self.rounds.is_over, runs):
             self.progress.dropped(run)
         for run, record in records.items():
