@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=["csv", "db"],
         help="format of the view, or db: a SQLite file of whole sweeps, with plan, environments and"
-        " every trial with its samples (default: from the name of --out, else csv)",
+        " every trial with its samples and trace (default: from the name of --out, else csv)",
     )
     options.add_out(parser)
 

@@ -277,10 +277,10 @@ def traces(
     damaged is omitted, and `extra` says so."""
     of_result = TRIAL.c.cell_key == cell_key, TRIAL.c.environment_id == environment_id
     recorded = read_trials(connection, sweep_id, *of_result)
-    counted = {(trial.round, trial.attempt) for trial in CountedTrials.of(recorded).kept}
+    counted = CountedTrials.of(recorded).kept
     traced = []
     for trial in recorded:
-        if (trial.round, trial.attempt) not in counted:
+        if trial not in counted:
             continue
         trace = None
         data = connection.scalar(select(TRACE.c.data).filter_by(trial_id=trial.id))

@@ -70,9 +70,10 @@ def test_a_report_omits_damaged_samples_and_says_so(damaged, effbench):
 
 
 @pytest.mark.parametrize(
-    "words", [["show"], ["ls"], ["compare", "main", "main"], ["export"]], ids=" ".join
+    "words", [["show"], ["ls"], ["compare", "main", "other"], ["export"]], ids=" ".join
 )
-def test_tables_are_made_without_reading_a_trace(words, damaged, effbench):
+def test_tables_are_made_without_reading_a_trace(words, damaged, made, effbench):
+    made.sweep([EAGER], rounds=2, name="other")
     whole = effbench(*words)
     damaged("DROP TABLE trace")
     assert effbench(*words) == whole
