@@ -191,8 +191,6 @@ class BucketRunner:
     clone: bool
 
     def __post_init__(self) -> None:
-        self.carrier = self.inputs.carrier
-        self.carrier_dim = self.inputs.carrier_dim
         self.plan = functools.cache(self.make_plan)
 
     def make_plan(self, raw: int) -> ReplayPlan | None:
@@ -209,8 +207,9 @@ class BucketRunner:
             args, kwargs = self.inputs.arguments(raw)
             outputs = tree_map(cut_like, outputs, self.eager(*args, **kwargs))
             if self.zero:
-                each = self.inputs.each
-                padding = [static.rows(raw, size) for static in each if static.dim is not None]
+                padding = [
+                    static.rows(raw, size) for static in self.inputs.each if static.dim is not None
+                ]
         return ReplayPlan(
             graph.replay,
             self.inputs.rows(raw),
@@ -220,7 +219,7 @@ class BucketRunner:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         values = (*args, *kwargs.values())
-        plan = self.plan(values[self.carrier].size(self.carrier_dim))
+        plan = self.plan(values[self.inputs.carrier].size(self.inputs.carrier_dim))
         if plan is None:
             return self.eager(*args, **kwargs)
         plan.fill(values)
@@ -232,7 +231,7 @@ class BucketRunner:
     def copy_inputs(self, *args: Any, **kwargs: Any) -> None:
         """Do only the copies and the padding of a call; a call without a graph has none."""
         values = (*args, *kwargs.values())
-        plan = self.plan(values[self.carrier].size(self.carrier_dim))
+        plan = self.plan(values[self.inputs.carrier].size(self.inputs.carrier_dim))
         if plan is not None:
             plan.fill(values)
 

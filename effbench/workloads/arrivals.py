@@ -116,19 +116,19 @@ def serve(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
     inputs = timer.inputs
     synchronize = synchronizer(timer.device)
     clock = time.perf_counter
-    result = Served(seconds=seconds)
-    samples = result.samples_ms
-    readings = Readings(timer.host, result)
+    samples_ms: list[float] = []
+    calls = Counter[int]()
+    readings = Readings(timer.host)
     began = clock()
     while True:
         now = clock() - began
-        taken = len(samples)
+        taken = len(samples_ms)
         queue = bisect_right(arrivals_s, now, taken) - taken
         is_late = now >= seconds / KEPT_UP and queue > len(inputs)
         if is_late or taken == len(arrivals_s):
             break
         if not queue:
-            readings.read_if_due(arrivals_s[taken] - now)
+            readings.read_if_due(samples_ms, arrivals_s[taken] - now)
             wait_until(began + arrivals_s[taken])
             continue
         size = min(queue, len(inputs))
@@ -138,41 +138,48 @@ def serve(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
         timer.step(*args, **kwargs)
         synchronize()
         now = clock() - began
-        samples += [1000 * (now - at) for at in arrivals_s[taken : taken + size]]
-        result.calls[size] += 1
-        readings.read_if_due(0.0)
-    result.took_s = max(seconds, now)
-    result.waiting = queue
-    samples += [1000 * (now - at) for at in arrivals_s[taken:]]
-    readings.read()
+        samples_ms += [1000 * (now - at) for at in arrivals_s[taken : taken + size]]
+        calls[size] += 1
+        readings.read_if_due(samples_ms, 0.0)
+    samples_ms += [1000 * (now - at) for at in arrivals_s[taken:]]
+    readings.read(samples_ms)
     if timer.watch and timer.watch.disturbed():
         return serve(timer, arrivals_s, seconds)
-    return result
+    return Served(
+        samples_ms,
+        seconds=seconds,
+        took_s=max(seconds, now),
+        waiting=queue,
+        calls=calls,
+        moments=readings.moments,
+    )
 
 
 class Readings:
     """Reads the host's speed, and sorts the samples between two readings by whether it was
-    undisturbed."""
+    undisturbed: `moments`."""
 
-    def __init__(self, host: HostWatch | None, result: Served) -> None:
+    def __init__(self, host: HostWatch | None) -> None:
         self.host = host
-        self.result = result
+        self.moments = Timing()
         self.at = time.perf_counter()
         if host:
             host.begin()
 
-    def read_if_due(self, idle_s: float) -> None:
+    def read_if_due(self, samples_ms: list[float], idle_s: float) -> None:
+        """Read if it is time to, and the server is idle for long enough. See `read`."""
         elapsed_s = time.perf_counter() - self.at
         has_time = idle_s >= SPARE_S and 1000 * elapsed_s >= BATCH_MS
         if has_time or elapsed_s >= LONGEST_S:
-            self.read()
+            self.read(samples_ms)
 
-    def read(self) -> None:
+    def read(self, samples_ms: list[float]) -> None:
+        """Read the host's speed, and sort those `samples_ms` that came after the last reading."""
         if self.host is None:
             return
         now = time.perf_counter()
-        moments = self.result.moments
-        new_ms = self.result.samples_ms[moments.count :]
+        moments = self.moments
+        new_ms = samples_ms[moments.count :]
         if self.host.was_undisturbed(now - self.at):
             moments.samples_ms += new_ms
         else:

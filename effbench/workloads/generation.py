@@ -11,6 +11,7 @@ B requests of a batch, P tokens of the prompt, T tokens of a call, N generated t
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import statistics
@@ -51,15 +52,14 @@ def length_of(cell: Cell) -> Length:
 
 
 class Generator:
-    """Generates N tokens per call: `module` processes the prompt, and `step` the tokens after it,
-    each on its own. `times`: of the last call.
+    """Generates N tokens per call: `module` processes the prompt, and `step`, which is the module
+    or another one (`with_step`), the tokens after it, each on its own. `times`: of the last call.
 
     The host waits once, for the first token.
     """
 
-    def __init__(self, module: Step, step: Step, cell: Cell) -> None:
-        self.module = module
-        self.step = step
+    def __init__(self, module: Step, cell: Cell) -> None:
+        self.module = self.step = module
         length = length_of(cell)
         device = torch.device(cell.device)
         self.synchronize = timing.synchronizer(device)
@@ -75,6 +75,12 @@ class Generator:
             ]
             for _ in range(length.new_tokens):
                 self.tokens.append(torch.zeros(cell.bs, 1, dtype=torch.int64, device=device))
+
+    def with_step(self, step: Step) -> Generator:
+        """Return a generator that calls another step, with the same tensors and times."""
+        generator = copy.copy(self)
+        generator.step = step
+        return generator
 
     def logits_of(self, prompt: Tensor, tokens: Sequence[Tensor]) -> Iterator[Tensor]:
         """Yield the logits [B, 1, V] that decide each token. `tokens`: those to go on with, read
@@ -133,20 +139,16 @@ class Generation(Inference):
         made = make_sets(self.cell, {"token": prompt}, max(2, sets))
         self.inputs = InputSets(made, made)
 
-    def calling(self, step: Step) -> Generator:
-        return Generator(self.module, step, self.cell)
-
     def settling_calls(self) -> int:
         # a request makes several calls of the mode's step
         return math.ceil(self.mode.settling_calls / (self.length.new_tokens - 1))
 
     def prepare(self, example: Example) -> Prepared:
-        self.step = self.calling(self.module)
-        self.token_times = self.step.times
-        one_token = (self.step.tokens[0], self.step.positions[0])
+        eager = Generator(self.module, self.cell)
+        one_token = (eager.tokens[0], eager.positions[0])
         prepared = self.make_step(dataclasses.replace(example, args=one_token))
-        self.step.step = prepared.step
-        prepared.step = self.step
+        prepared.step = self.step = eager.with_step(prepared.step)
+        self.token_times = self.step.times
         prepared.copy_inputs = None
         return prepared
 
@@ -164,7 +166,7 @@ class Generation(Inference):
 
         The requests go on with eager's tokens, because a tie between two tokens may go either way.
         """
-        generator = step if isinstance(step, Generator) else Generator(module, module, self.cell)
+        generator = step if isinstance(step, Generator) else Generator(module, self.cell)
         count = self.length.new_tokens
         compared = (1, count // 2, count - 1)
         for given, eager in zip(inputs, self.tokens, strict=True):
@@ -179,7 +181,7 @@ class Generation(Inference):
 
     def example_outputs(self) -> Parts:
         (prompt,), _ = copies(self.inputs.checked[0])
-        logits = self.module(prompt, self.calling(self.module).prompt)
+        logits = self.module(prompt, Generator(self.module, self.cell).prompt)
         shape = list(logits.shape) if isinstance(logits, Tensor) else []
         if shape[:-1] != [self.cell.bs, 1]:
             raise Ended(
@@ -194,7 +196,7 @@ class Generation(Inference):
         are not finite."""
         # a call writes all slots that it reads, so that there is no state to restore
         self.choose_grad_mode(self.first_call(), state.Watch(self.module, ()), {})
-        eager = self.calling(self.module)
+        eager = Generator(self.module, self.cell)
         self.tokens: list[list[Tensor]] = []
         with self.context():
             for given in self.inputs.checked:

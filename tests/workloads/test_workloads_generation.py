@@ -15,7 +15,7 @@ from effbench.models.spec import parse_inputs
 from effbench.modes.exported import AotInductor
 from effbench.worker.trial import unsupported
 from effbench.workloads.endings import Ended
-from effbench.workloads.generation import Generation
+from effbench.workloads.generation import Generation, Generator
 
 B, P, N, V = 2, 5, 8, 11
 SPECS = parse_inputs(
@@ -63,7 +63,7 @@ def generation(module, specs=SPECS):
 
 def verdict(made, step):
     """Return why the logits of the step are incorrect, or None."""
-    made.step = made.calling(step)
+    made.step = Generator(made.module, made.cell).with_step(step)
     made.take_reference()
     with made.context():
         return made.wrong()
@@ -93,7 +93,7 @@ def test_a_tie_may_go_either_way_but_what_follows_is_compared():
     made = generation(Next(gap=1e-5))
     other = Next(gap=-1e-5)
     assert verdict(made, other) is None
-    made.step = made.calling(other)
+    made.step = Generator(made.module, made.cell).with_step(other)
     (prompt,), _ = made.inputs.checked[0]
     assert not torch.equal(torch.cat(made.step(prompt)), torch.cat(made.tokens[0]))
 
