@@ -220,9 +220,9 @@ class HostWatch:
         self.slow_works_ms: list[float] = []  # of disturbed batches
         self.calm_works_ms: list[float] = []  # after batches without waiting
         self.undisturbed_s = self.disturbed_s = 0.0  # of all batches
-        self.others_fraction = 0.0  # of the cores, while they were watched
-        self.stolen_fraction = 0.0  # of the cores' time, likewise
-        self.partner_s = 0.0  # seconds for which the other member of a duet used the cores
+        self.cores_s = 0.0  # of all cores, while they were watched
+        self.others_s = 0.0  # for which other processes used them
+        self.stolen_s = 0.0  # for which other virtual machines did
         self.limit_ms = 0.0
         self.unquiet_s = 0.0  # seconds of disturbed batches since the last undisturbed one
 
@@ -241,18 +241,12 @@ class HostWatch:
             yield self
         finally:
             after = core_times(self.cores)
-            members_s = time.process_time() - process_began_s + self.partner_s
-            others_s = after.working_s - before.working_s - members_s
-            possible_s = (time.perf_counter() - began_s) * len(self.cores)
-            self.others_fraction = max(0.0, others_s / possible_s)
-            self.stolen_fraction = (after.stolen_s - before.stolen_s) / possible_s
+            own_s = time.process_time() - process_began_s
+            self.others_s = after.working_s - before.working_s - own_s
+            self.stolen_s = after.stolen_s - before.stolen_s
+            self.cores_s = (time.perf_counter() - began_s) * len(self.cores)
             os.sched_setaffinity(0, self.cores)
             self.run_queue.close()
-
-    def exclude(self, seconds: float) -> None:
-        """Do not count these seconds of the cores as those of foreign processes: the other member
-        of a duet used them."""
-        self.partner_s += seconds
 
     def read(self) -> Reading:
         """Run the fixed work, and return the reading."""
@@ -346,8 +340,9 @@ class HostWatch:
         has_changed = quartile_ratio(self.slow_works_ms) >= CHANGED
         return has_changed and quartile_ratio(disturbed) <= 1 + SAME
 
-    def facts(self) -> HostFacts:
-        """Return what was found; call this after `watching`."""
+    def facts(self, partner_s: float = 0.0) -> HostFacts:
+        """Return what was found; call this after `watching`. `partner_s`: seconds for which the
+        other member of a duet used the cores."""
         high_ms = disturbed_fraction = None
         if self.calm_works_ms:
             high_ms = float(np.quantile(self.calm_works_ms, HIGH))
@@ -358,7 +353,7 @@ class HostWatch:
             self.low_ms,
             high_ms,
             disturbed_fraction,
-            self.others_fraction,
-            self.stolen_fraction,
+            max(0.0, (self.others_s - partner_s) / self.cores_s),
+            self.stolen_s / self.cores_s,
             all_cores_matter=self.all_threads and self.tolerance < ANYTHING,
         )

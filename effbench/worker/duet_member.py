@@ -72,13 +72,11 @@ class DuetMember:
         with self.context.host_watched(depends_on_host, moves=True) as host:
             pairs = self.step.lead(partner, host)
             end = partner.ask("end")
-            if host:
-                host.exclude(end["process_s"])
         # the partner is no foreign process: it belongs to the sweep
         self.watcher.check_and_end()
         facts = None
         if host:
-            facts = host.facts()
+            facts = host.facts(end["process_s"])
         void = self.compilation.compiled() or end["compiled"]
         result = DuetResult(pairs, facts, self.watcher.disturbance, void)
         partner.send("result", result=result.to_json())

@@ -7,10 +7,9 @@ baseline's calls.
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from effbench.core.cell import Trial, mode_settings
@@ -19,7 +18,7 @@ from effbench.core.errors import UnsupportedError
 from effbench.core.printable import describe
 from effbench.measure import timing
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, ratios, take_pairs
-from effbench.measure.timing import LATENCY, PERIOD, Timer
+from effbench.measure.timing import LATENCY, PERIOD
 from effbench.models.build import resolve_target
 from effbench.models.inputs import Step
 from effbench.modes.base import Example, Mode
@@ -150,8 +149,8 @@ def time_pairs(step_timer: StepTimer, baseline: Step, mode_ms: float) -> dict[st
     """Take the pairs of both timers. `mode_ms`: latency of the mode."""
     context, timer, watcher = step_timer.context, step_timer.timer, step_timer.watcher
     rules = context.rules
-    short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
-    other = Timer(baseline, timer.inputs, timer.device, short, kept=timer.kept)
+    short = replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
+    other = replace(timer, step=baseline, rules=short)
     budget_s = PART * rules.budget_s
     if step_timer.has_period:
         budget_s /= 2

@@ -302,9 +302,10 @@ class RunningTrial:
             calls = max(profile.CALLS, min(500, int(TRACED_MS / period_ms)))
         whole = workload.calls_per_pass()
         calls = math.ceil(calls / whole) * whole
-        profiled = profile.profile(
-            workload.step, inputs, calls, self.load_s(), trial.calls_per_block or 1
-        )
+        load_s = self.rules.load_s  # at the same clocks as in timing
+        if self.times.waits_for_launches:
+            load_s = 0.0
+        profiled = profile.profile(workload.step, inputs, calls, load_s, trial.calls_per_block or 1)
         trial.kernel_fingerprint = profiled.fingerprint
         if not workload.has_profile:
             return
@@ -314,13 +315,6 @@ class RunningTrial:
         if workload.has_varied_calls:  # so does their work
             return
         trial.flops = workload.count_flops(*copies(inputs[0])) or None
-
-    def load_s(self) -> float:
-        """Return for how many seconds to load the GPU before a profile: if it is the bottleneck, so
-        that its clocks are the same as in timing."""
-        if self.times.waits_for_launches:
-            return 0.0
-        return self.rules.load_s
 
     def judge(self) -> None:
         """Raise Ended with the status, unless the trial is ok.
@@ -336,8 +330,8 @@ class RunningTrial:
         if self.wrong:
             raise Ended(Status.INCORRECT, self.wrong)
         if self.times.compiled:
-            compiled = self.times.compiled
-            raise Ended(Status.DEGRADED, f"{compiled}, twice: the times include compiling")
+            text = f"{self.times.compiled}, twice: the times include compiling"
+            raise Ended(Status.DEGRADED, text)
         reason = (
             self.prepared.degraded
             or self.workload.degraded

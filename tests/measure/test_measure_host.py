@@ -238,5 +238,17 @@ def test_the_time_of_the_given_cores_counts(tmp_path, monkeypatch):
 )
 def test_when_the_use_of_all_cores_matters(tolerance, all_threads, matter):
     watch = HostWatch(None, tolerance, moves=False, all_threads=all_threads)
-    watch.works_ms = [0.05]
+    with watch.watching():
+        pass
     assert watch.facts().all_cores_matter is matter
+
+
+def test_the_cores_that_a_partner_used_are_not_those_of_others(monkeypatch):
+    times = iter([CoreTimes(0.0, 0.0), CoreTimes(1e6, 0.0)])
+    monkeypatch.setattr(host, "core_times", lambda cores: next(times))
+    watch = HostWatch(None, 1.1, moves=False)
+    with watch.watching():
+        pass
+    alone = watch.facts().others_fraction
+    assert watch.facts(partner_s=5e5).others_fraction == pytest.approx(alone / 2, rel=0.01)
+    assert watch.facts(partner_s=2e6).others_fraction == 0.0

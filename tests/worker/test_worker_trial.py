@@ -386,7 +386,7 @@ def test_what_a_mode_cannot_run(phase, sizes, expected):
 def test_what_cannot_be_a_target_is_refused_before_the_first_trial(changed, expected):
     part = {**trial_of().cell.params(), "model": {"module": LINEAR}, **changed}
     here = SimpleNamespace(
-        call=lambda task, payload, timeout_s: probe.run_task(payload, PhasePipe())
+        call=lambda task, payload, timeout_s, stop: probe.run_task(payload, PhasePipe())
     )
     with pytest.raises(ConfigError, match=expected):
         probe_cells(here, [Cell(**part)], "eager")
