@@ -103,7 +103,7 @@ COLUMNS = {
     "attempt": "attempt within the round, from 0",
     "extra": (
         "everything else: `phase_seconds`, `facts` of the mode, `graphs`, `cache`,"
-        " `graph_break_reasons`, `cudagraph_skip_reasons`, `profile`,"
+        " `graph_break_reasons`, `cudagraph_skip_reasons`, `profile`, `no_trace`,"
         " `discarded`, `training`, `dropout_off`, `grad_mode`, `grad_mode_reason`,"
         " `harness_retries`, `usual_host_ms`,"
         " `context_error`, `timed_again`; of failures `traceback`, `log`"

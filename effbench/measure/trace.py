@@ -21,6 +21,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
+from effbench.core.errors import UnsupportedError
 from effbench.core.trace import MOST_KERNELS, Kernel, Trace
 from effbench.measure.profile import LAUNCH
 from effbench.models.inputs import Inputs, Step
@@ -54,10 +55,6 @@ HOST_WORK = {
 OPERATORS = "operators"
 ATTENTION = "scaled_dot_product_attention"
 PYTHON = "Python"
-
-
-class UntraceableError(Exception):
-    """Why a step has no trace."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ def take_trace(
     step: Step, inputs: Sequence[Inputs], device: torch.device, latency_ms: float
 ) -> Trace:
     """Trace some synchronised calls and return what ran in them. `latency_ms`: about how long one
-    takes. Raises UntraceableError, and what the step or the profiler raises."""
+    takes. Raises UnsupportedError, and what the step or the profiler raises."""
     calls = round(1000 * TRACED_S / latency_ms)
     calls = max(FEWEST_CALLS, min(MOST_CALLS, calls))
     if device.type == "cuda":
@@ -152,10 +149,10 @@ def record(
 
 def synchronised_windows(host: Sequence[Event], calls: int) -> list[tuple[int, int]]:
     """Return start and end of each call, which are the ends of two synchronisations. The profiler
-    adds one when it stops. Raises UntraceableError if the step has more of them."""
+    adds one when it stops. Raises UnsupportedError if the step has more of them."""
     ends = [event.end for event in host if event.name == SYNCHRONISE]
     if len(ends) not in (2 * calls, 2 * calls + 1):
-        raise UntraceableError("the step synchronises the device itself")
+        raise UnsupportedError("the step synchronises the device itself")
     return [(ends[2 * number], ends[2 * number + 1]) for number in range(calls)]
 
 
@@ -324,12 +321,12 @@ def traced_call(call: Call, before: int, end: int, kernels: list[Kernel]) -> Tra
 
 def averaged(device: str, calls: Sequence[TracedCall], host: dict[str, float]) -> Trace:
     """Return the mean of the faster half of the calls with the most usual kernels. Raises
-    UntraceableError."""
+    UnsupportedError."""
     ((kinds, _),) = Counter(call.kinds for call in calls).most_common(1)
     if not kinds:
-        raise UntraceableError("the profiler recorded nothing")
+        raise UnsupportedError("the profiler recorded nothing")
     if len(kinds) > MOST_KERNELS:
-        raise UntraceableError(f"a call runs more than {MOST_KERNELS:,} kernels")
+        raise UnsupportedError(f"a call runs more than {MOST_KERNELS:,} kernels")
     alike = sorted((call for call in calls if call.kinds == kinds), key=attrgetter("latency_ms"))
     faster = alike[: math.ceil(len(alike) / 2)]
     kernels: list[Kernel] = []

@@ -21,10 +21,12 @@ from torch import nn
 
 from effbench.core.cell import Cell, Status, mode_settings
 from effbench.core.cores import physical_cores
+from effbench.core.errors import UnsupportedError
 from effbench.core.message import DEVICE_PHASE, Json, MessagePipe, TrialRequest
 from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
 from effbench.measure.gpu import Gpu
+from effbench.measure.trace import take_trace
 from effbench.measure.watch import GpuWatch
 from effbench.models.build import build_module, resolve_target, set_numerics
 from effbench.models.spec import parse_inputs
@@ -41,6 +43,8 @@ from effbench.workloads.endings import Ended, why_gradients
 from effbench.workloads.select import workload_of
 
 TRACED_MS = 50.0
+#: Key in `Trial.extra`: why a trial has no trace.
+NO_TRACE = "no_trace"
 COPY_BUDGET_S = 0.02
 
 
@@ -129,13 +133,11 @@ class RunningTrial:
         if self.request.baseline and self.wrong is None and self.times.compiled is None:
             with self.context.phase("pairs"):
                 add_pairs(self.request.baseline, step_timer, self.times.latency_ms)
-        if self.rules.profile and self.on_cuda:
+        if self.rules.profile:
             with self.context.phase("profile"):
-                try:
-                    self.take_profile()
-                # from the profiler, or from the module under the counter's dispatch mode
-                except Exception as error:
-                    self.trial.extra["profile_failed"] = describe(error)
+                if self.on_cuda:
+                    self.try_profile()
+                self.try_trace()
 
     # --- preparation
 
@@ -291,6 +293,13 @@ class RunningTrial:
         if self.observer.cudagraph_skips:
             extra["cudagraph_skip_reasons"] = list(self.observer.cudagraph_skips)
 
+    def try_profile(self) -> None:
+        try:
+            self.take_profile()
+        # from the profiler, or from the module under the counter's dispatch mode
+        except Exception as error:
+            self.trial.extra["profile_failed"] = describe(error)
+
     def take_profile(self) -> None:
         """Profile some calls, and count the FLOPs of one eager call. A failure affects only these
         figures."""
@@ -315,6 +324,22 @@ class RunningTrial:
         if workload.has_varied_calls:  # so does their work
             return
         trial.flops = workload.count_flops(*copies(inputs[0])) or None
+
+    def try_trace(self) -> None:
+        """Trace some calls, which explain their latency. A failure affects only the trace."""
+        workload = self.workload
+        latency_ms = self.times.latency_ms
+        try:
+            if workload.has_varied_calls or not workload.has_profile:
+                raise UnsupportedError("its calls differ")
+            traced = take_trace(workload.step, workload.inputs.timed, self.device, latency_ms)
+        except UnsupportedError as error:
+            self.trial.extra[NO_TRACE] = str(error)
+        # from the profiler
+        except Exception as error:
+            self.trial.extra[NO_TRACE] = describe(error)
+        else:
+            self.trial.trace = traced.to_json()
 
     def judge(self) -> None:
         """Raise Ended with the status, unless the trial is ok.

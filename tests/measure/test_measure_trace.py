@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from effbench.core.errors import UnsupportedError
 from effbench.measure.trace import (
     FUSED_LOOPS,
     Call,
     Event,
-    UntraceableError,
     averaged,
     cpu_call,
     gpu_call,
@@ -112,13 +112,13 @@ def test_of_calls_that_differ_the_most_usual_ones_count():
 
 
 def test_a_step_without_operators_cannot_be_traced():
-    with pytest.raises(UntraceableError, match="the profiler recorded nothing"):
+    with pytest.raises(UnsupportedError, match="the profiler recorded nothing"):
         trace_of(Silent())
 
 
 def test_a_step_with_too_many_kernels_cannot_be_traced(monkeypatch):
     monkeypatch.setattr("effbench.measure.trace.MOST_KERNELS", 3)
-    with pytest.raises(UntraceableError, match="more than 3 kernels"):
+    with pytest.raises(UnsupportedError, match="more than 3 kernels"):
         trace_of(Net())
 
 
@@ -192,7 +192,7 @@ def test_a_call_lies_between_two_synchronisations(number):
 @pytest.mark.parametrize("number", [3, 6, 8])
 def test_a_step_that_synchronises_has_no_windows(number):
     host = [Event("cudaDeviceSynchronize", 10 * n, 10 * n + 5, n) for n in range(number)]
-    with pytest.raises(UntraceableError, match="synchronises"):
+    with pytest.raises(UnsupportedError, match="synchronises"):
         synchronised_windows(host, calls=2)
 
 
