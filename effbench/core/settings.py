@@ -209,7 +209,7 @@ class Protocol:
     # time two versions of a cell (`folder=`, `python=`) as duets: both processes alive, their calls
     # in turn
     duet: bool = True
-    # after timing, trace what runs in a call; on CUDA also count kernels, GPU busy time, FLOPs, bytes
+    # after timing, trace what runs in a call; on CUDA also kernels, GPU busy time, FLOPs, bytes
     profile: bool = True
 
 
