@@ -2,8 +2,8 @@
 pages.
 
 A table stands between `<!-- table NAME -->`, `<!-- options COMMAND -->` or `<!-- reference NAME
--->` and `<!-- end -->`. MkDocs calls `on_page_markdown`, which replaces `<!-- notebook FILE -->` by
-a notebook's cells and their output.
+-->` and `<!-- end -->`, and so does a YAML file, after `<!-- file PATH -->`. MkDocs calls
+`on_page_markdown`, which replaces `<!-- notebook FILE -->` by a notebook's cells and their output.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from effbench.store import schema  # noqa: E402
 from effbench.store.values import result_of  # noqa: E402
 
 REFERENCE = ROOT / "results" / "reference"
-MARK = re.compile(r"<!-- (table|options|reference|notebook) (\S+) -->\n")
-STORED = re.compile(r"(<!-- (table|options|reference) (\S+) -->\n).*?(<!-- end -->\n)", re.S)
+MARK = re.compile(r"<!-- (table|options|reference|file|notebook) (\S+) -->\n")
+STORED = re.compile(r"(<!-- (table|options|reference|file) (\S+) -->\n).*?(<!-- end -->\n)", re.S)
 TYPES = (
     (sa.Boolean, "true or false"),
     (sa.JSON, "JSON"),
@@ -436,6 +436,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "table": lambda name: TABLES[name](),
     "options": options,
     "reference": lambda name: MEASURED[name](),
+    "file": lambda name: f"```yaml\n{(ROOT / 'docs' / name).read_text(encoding='utf-8')}```\n",
     "notebook": notebook,
 }
 

@@ -75,6 +75,7 @@ COLUMNS = {
     "smallest_slowdown": "smallest_slowdown",
     "gates": "gates",
     "reason": "reason",
+    "cause": "cause",
     "cell_key": "key",
 }
 #: Why a compile time beyond its limit is `ambiguous`: on a busy machine, single compilations of
@@ -88,8 +89,9 @@ NOT_JUDGED = "not judged"
 class Change:
     """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95
     % bounds; `test`: of the ratio, if it was tested. `limit`: relative change that counts.
-    `ignored`: fails no check. `kernels`: how those of both sides differ. `host_noise`: relative
-    change of a launch-bound cell's time that may come from the host.
+    `ignored`: fails no check. `cause`: where the time went; None if that is unknown. `kernels`: how
+    those of both sides differ. `host_noise`: relative change of a launch-bound cell's time that may
+    come from the host.
 
     `marked_before`, `marked_after`: whether the figure of this side comes from a disturbed host.
     `disturbance`: then why; the row has no verdict (`ambiguous` in data), unless a re-run gave it
@@ -108,6 +110,7 @@ class Change:
     limit: float | None = None
     reason: str | None = None
     ignored: bool = False
+    cause: str | None = None
     kernels: str | None = None
     host_noise: float = 0.0
     test: RatioTest | None = None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +31,11 @@ TONES = {
 Record = Mapping[str, Any]
 #: Characters that begin Markdown or HTML -> entity.
 _ENTITIES = {character: f"&#{ord(character)};" for character in "|`*[]\\"}
-_ESCAPES = str.maketrans(_ENTITIES | {"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+#: Separates what would be a mention or the number of an issue, which entities do not prevent.
+_SEPARATOR = "\u200b"
+_ENTITIES |= {"&": "&amp;", "<": "&lt;", ">": "&gt;", _SEPARATOR: "&#8203;"}
+_ESCAPES = str.maketrans(_ENTITIES)
+_REFERENCE = re.compile(r"([@#])(?=\w)")
 
 
 class Glyph(TypedDict):
@@ -215,6 +220,7 @@ def as_json(data: Any) -> str:
 
 
 def markdown_text(text: object) -> str:
-    """Return untrusted text escaped for a Markdown table: it cannot end the cell or start HTML,
-    code, emphasis, a link or an image."""
-    return one_line(text).translate(_ESCAPES)
+    """Return untrusted text escaped for a Markdown table: it cannot end the cell, start HTML, code,
+    emphasis, a link or an image, mention a user or refer to an issue."""
+    separated = _REFERENCE.sub(rf"\1{_SEPARATOR}", one_line(text))
+    return separated.translate(_ESCAPES)

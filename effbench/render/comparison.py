@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -32,7 +32,7 @@ from effbench.render.marks import signed
 FORMATS = ("markdown", "json", "csv", "junit")
 #: Most cells that a line names.
 MOST_NAMES = 5
-#: Most failing rows, and most other rows, in a job summary.
+#: Most changed rows, and most other rows, in the Markdown of a check: a comment has a limit.
 MOST_ROWS = 50
 #: Rows of cells that only one side has, to show; more are only counted.
 MOST_UNMATCHED = 10
@@ -47,6 +47,8 @@ SIGNS = {
     Verdict.NEW: ("+", ""),
     Verdict.SAME: ("=", ""),
 }
+#: Verdicts of what Markdown shows first; it folds the other rows.
+CHANGES = (Verdict.BROKEN, Verdict.SLOWER, Verdict.FIXED, Verdict.FASTER)
 #: Verdict -> its name for metrics that are not times.
 MORE = {Verdict.SLOWER: "more", Verdict.FASTER: "less"}
 
@@ -71,6 +73,13 @@ def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
     return Table(columns, rows, [record(change) for change in changes])
 
 
+def changed_table(changes: Sequence[Change]) -> Table:
+    """Return changes with their causes as a table for Markdown."""
+    table = table_of(changes)
+    *columns, _, why = table.columns
+    return replace(table, columns=[*columns, Column("cause", optional=True), why])
+
+
 def row_of(change: Change, cell_page: str) -> Record:
     """Return a row of the table."""
     sign, tone = SIGNS[change.verdict]
@@ -91,6 +100,7 @@ def row_of(change: Change, cell_page: str) -> Record:
         "ratio": ratio(change),
         "detectable": detectable(change.smallest_slowdown),
         "why": one_line(change.reason or ""),
+        "cause": one_line(change.cause or ""),
     }
 
 
@@ -139,9 +149,15 @@ def sentence(change: Change) -> str:
     if change.has_both:
         figures = f"{before_text(change)} → {after_text(change)}, {ratio(change)}"
         parts.append(figures.rstrip(", "))
-    if change.reason:
-        parts.append(one_line(change.reason))
+    for text in (change.reason, change.cause):
+        if text:
+            parts.append(one_line(text))
     return ": ".join(parts)
+
+
+def cause_lines(changes: Sequence[Change]) -> list[str]:
+    """Return a line for each cell whose cause is known."""
+    return [one_line(f"{change.name}: {change.cause}") for change in changes if change.cause]
 
 
 def counts_text(compared: Compared) -> str:
@@ -204,9 +220,34 @@ class Document:
         return list(filter(self.is_visible, self.compared.changes))
 
     @property
+    def changed(self) -> list[Change]:
+        """The visible rows with a change, those that make a check fail first."""
+        rows = [change for change in self.visible if self.is_changed(change)]
+        return sorted(rows, key=lambda change: not change.gates)
+
+    @property
+    def others(self) -> list[Change]:
+        """The visible rows without a change."""
+        return [change for change in self.visible if not self.is_changed(change)]
+
+    def is_changed(self, change: Change) -> bool:
+        return change.verdict in CHANGES or (self.is_gate and change.gates)
+
+    @property
+    def folded(self) -> str:
+        """The numbers of the rows without a change, whether people see them or not."""
+        return tally(change for change in self.compared.changes if not self.is_changed(change))
+
+    @property
     def omitted(self) -> str:
         """The numbers of the rows that people do not see."""
         return tally(change for change in self.compared.changes if not self.is_visible(change))
+
+    @property
+    def remarks(self) -> list[str]:
+        """What Markdown lists below the rows."""
+        compared = self.compared
+        return [*compared.differences, *summary_lines(compared), *compared.notes]
 
     def render(self, fmt: str) -> str:
         """Return the document in one of FORMATS."""
@@ -220,19 +261,22 @@ class Document:
         return self.markdown()
 
     def markdown(self) -> str:
-        """Return a section for a pull request or a job's summary."""
+        """Return a section for a pull request or a job's summary: the verdict, what changed, and
+        folded, everything else."""
         from effbench.render.templating import markdown  # slow to import
 
+        most = len(self.compared.changes)
+        if self.is_gate:
+            most = MOST_ROWS
         return markdown(
             self.template,
             document=self,
             compared=self.compared,
             heading=heading(self.compared),
             counts=counts_text(self.compared),
-            tally=tally,
-            lines=summary_lines(self.compared),
+            changed_table=changed_table,
             table_of=table_of,
-            most=MOST_ROWS,
+            most=most,
         )
 
     def junit(self) -> str:
@@ -267,6 +311,8 @@ class Document:
             console.print_line(f"  {escape(text)}", "yellow")
         if self.visible:
             table_of(self.visible).print(console)
+        for text in cause_lines(self.visible):
+            console.print_line(escape(text))
         total = counts_text(compared)
         if self.omitted:
             total += f" (the table omits {self.omitted}; --all shows all rows)"
@@ -324,6 +370,10 @@ class CheckDocument(Document):
         if self.again:
             advice = f"measure them again: {self.again}"
         return [f"{NOT_JUDGED}: {DISTURBED} in {cells}: {names}; {advice}"]
+
+    @property
+    def remarks(self) -> list[str]:
+        return [heading(self.compared), *self.unjudged, *super().remarks]
 
     def print(self, console: Console) -> None:
         super().print(console)

@@ -18,7 +18,7 @@ from effbench.cli import main as cli
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-GENERATED = re.compile(r"(<!-- (?:table|options|reference) \S+ -->\n).*?<!-- end -->\n", re.S)
+GENERATED = re.compile(r"(<!-- (?:table|options|reference|file) \S+ -->\n).*?<!-- end -->\n", re.S)
 FILE = re.compile(r"^# ([\w./+-]+\.(?:py|yaml))\n")
 
 

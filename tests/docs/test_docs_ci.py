@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
+from pathlib import Path
 
 import pages
 import pytest
@@ -13,22 +15,20 @@ import yaml
 from effbench.cli import main as cli
 from effbench.config.launch import hydra_sweep
 
+WORKFLOW = yaml.safe_load((pages.DOCS / "how-to" / "effbench-check.yml").read_text("utf-8"))
+MEASURE, COMMENT = WORKFLOW["jobs"].values()
+
 
 def jobs() -> dict[str, list[str]]:
-    """The shell scripts of the page's jobs."""
-    found = {}
+    """The shell scripts of the ready-made jobs."""
+    found = {"github": [step["run"] for step in MEASURE["steps"] if "run" in step]}
     for block in pages.blocks("yaml"):
         if block.page == "how-to/ci.md" and not pages.FILE.match(block.text):
-            content = yaml.safe_load(block.text)
-            if "jobs" in content:
-                (job,) = content["jobs"].values()
-                found["github"] = [step["run"] for step in job["steps"] if "run" in step]
-            else:
-                (job,) = content.values()
-                assert all(isinstance(line, str) for line in job["script"]), (
-                    "a colon makes a mapping of a line"
-                )
-                found["gitlab"] = job["script"]
+            (job,) = yaml.safe_load(block.text).values()
+            assert all(isinstance(line, str) for line in job["script"]), (
+                "a colon makes a mapping of a line"
+            )
+            found["gitlab"] = job["script"]
     return found
 
 
@@ -84,3 +84,90 @@ def test_what_the_gitlab_job_does(ending, tmp_path, sweep_exit, check_exit, on_m
         ["sh", "-c", script], cwd=tmp_path, env=ending(sweep_exit, check_exit) | facts
     )
     assert (done.returncode, (tmp_path / "log").read_text().split()) == (code, ran)
+
+
+# --- the comment on GitHub
+
+
+def test_only_the_job_that_runs_no_code_of_a_pull_request_may_write():
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    assert "permissions" not in MEASURE
+    assert COMMENT["permissions"] == {"pull-requests": "write"}
+    assert COMMENT["runs-on"] == "ubuntu-latest"
+    assert not any("run" in step or "checkout" in step["uses"] for step in COMMENT["steps"])
+    assert "head.repo.full_name == github.repository" in MEASURE["if"], "no fork"
+
+
+def test_a_file_goes_from_one_job_to_the_other():
+    actions = {step["uses"]: step.get("with") for step in COMMENT["steps"]}
+    downloaded = actions["actions/download-artifact@v4"]["name"]
+    uploads = [step["with"] for step in MEASURE["steps"] if "upload" in step.get("uses", "")]
+    assert {"name": downloaded, "path": "effbench.md"} in uploads
+
+
+@pytest.mark.parametrize("written", ["## passed", None])
+def test_the_summary_of_a_job_says_if_nothing_was_compared(written, tmp_path):
+    (script,) = (script for script in jobs()["github"] if "GITHUB_STEP_SUMMARY" in script)
+    if written:
+        (tmp_path / "effbench.md").write_text(written)
+    facts = {"PATH": "/usr/bin:/bin", "GITHUB_STEP_SUMMARY": "summary.md"}
+    subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=facts, check=True)
+    text = (tmp_path / "summary.md").read_text("utf-8")
+    assert text == (tmp_path / "effbench.md").read_text("utf-8")
+    assert text == (written or "## ❌ effbench: nothing was compared; the log says why\n")
+
+
+#: GitHub as the script of the comment sees it: prints what the script calls.
+GITHUB = """
+const calls = [];
+const call = name => async options => calls.push({name, ...options});
+const issues = {
+  listComments: 'list', updateComment: call('update'), createComment: call('create'),
+};
+const github = {rest: {issues}, paginate: async what => what === 'list' ? COMMENTS : []};
+const context = {
+  repo: {owner: 'us', repo: 'net'}, issue: {number: 7}, runId: 5,
+  serverUrl: 'https://github.com', payload: {pull_request: {head: {sha: 'abc123'}}},
+};
+(async () => { SCRIPT })().then(() => console.log(JSON.stringify(calls)));
+"""
+
+
+@pytest.fixture
+def posted(tmp_path):
+    """Runs the script of the comment with a report; returns what it calls, and how."""
+    import playwright
+
+    node = Path(playwright.__file__).parent / "driver" / "node"
+
+    def call(report, *comments):
+        (tmp_path / "effbench.md").write_text(report, "utf-8")
+        script = COMMENT["steps"][-1]["with"]["script"]
+        program = GITHUB.replace("COMMENTS", json.dumps(comments)).replace("SCRIPT", script)
+        done = subprocess.run(
+            [node, "-e", program], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        (found,) = json.loads(done.stdout)
+        return found
+
+    return call
+
+
+def test_a_pull_request_has_one_comment(posted):
+    report = "## ✅ effbench: check passed against main\n"
+    first = posted(report)
+    assert (first["name"], first["issue_number"]) == ("create", 7)
+    shown = f"{report}\nabc123: [log and site](https://github.com/us/net/actions/runs/5)\n"
+    assert first["body"] == f"<!-- effbench -->\n{shown}"
+    quoted = {"id": 1, "user": {"type": "User"}, "body": first["body"]}
+    other = {"id": 2, "user": {"type": "Bot"}, "body": "coverage"}
+    ours = {"id": 3, "user": {"type": "Bot"}, "body": first["body"]}
+    second = posted("## ❌ effbench\n", quoted, other, ours)
+    assert (second["name"], second["comment_id"]) == ("update", 3)
+    assert "## ❌ effbench" in second["body"]
+
+
+def test_a_comment_is_no_longer_than_github_allows(posted):
+    body = posted("é" * 70_000)["body"]
+    assert 60_000 < len(body) < 65_536
+    assert "log and site" in body

@@ -1,5 +1,9 @@
+import html
+import io
 import json
 import math
+import re
+from dataclasses import replace
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -9,10 +13,11 @@ from effbench.analysis.compare import Compared, ModeChange
 from effbench.analysis.limits import Limits
 from effbench.analysis.matching import Side
 from effbench.analysis.verdicts import COLUMNS, STATUS, Change, Verdict
+from effbench.core.terminal import Console
 from effbench.render import comparison
 from effbench.render.data import Changes
 
-HOSTILE = "<img src=x onerror=alert(1)> a|b `c` ![i](http://x) *e* \\"
+HOSTILE = "<img src=x onerror=alert(1)> a|b `c` ![i](http://x) *e* @me #1 \\"
 
 
 def change(verdict=Verdict.SLOWER, name="mlp", metric="latency_ms", **more):
@@ -86,9 +91,57 @@ def test_markdown():
         "1 slower, 3 same",
         "Omitted: 3 same.",
         "- a note",
-        "| verdict | cell | metric | before | after | after ÷ before (95 %) | detectable |",
+        "| verdict | cell | metric | before | after | after ÷ before (95 %) |",
     ):
         assert f"\n{line}\n" in text
+
+
+CAUSE = "2 pointwise kernels are no longer fused: +0.05 of +0.06 ms"
+
+
+def checked(*rows, **more):
+    whole = compared(*rows, **more)
+    return comparison.CheckDocument(whole, baseline="main", line="check failed: 1 slower")
+
+
+def test_markdown_of_a_check_begins_with_the_verdict_and_what_changed():
+    """The rest is folded: rows without a change, the environment and remarks."""
+    rows = (
+        change(Verdict.FASTER, "vit", before=1.0, after=0.9),
+        replace(SLOWER, cause=CAUSE),
+        change(Verdict.AMBIGUOUS, "gpt2", reason="its trials differ"),
+        change(Verdict.SAME, "bert"),
+    )
+    text = checked(*rows, differences=["torch_version 1 → 2"], notes=["a note"]).markdown()
+    shown, *folded = text.split("<details>")
+    lines = shown.splitlines()
+    assert lines[0] == "## ❌ effbench: check failed: 1 slower"
+    assert [line.split(" | ")[1] for line in lines if line.startswith("| ")][2:] == ["mlp", "vit"]
+    assert lines[2].endswith("| after ÷ before (95 %) | cause |")
+    assert lines[4].endswith(f"| {CAUSE} |")
+    others, remarks = folded
+    assert others.startswith("<summary>Other rows: 1 ambiguous, 1 same</summary>\n\n| ")
+    assert "gpt2" in others and "\nOmitted: 1 same.\n" in others
+    assert "\n- one v1 → two v1 · NVIDIA H200\n- torch_version 1 → 2\n- a note\n" in remarks
+    assert others.endswith("\n</details>\n\n") and remarks.endswith("\n</details>\n")
+
+
+def test_markdown_of_a_check_with_many_changes_counts_the_last_ones():
+    many = [change(Verdict.SLOWER, str(number)) for number in range(53)]
+    shown, _ = checked(*many).markdown().split("<details>")
+    assert shown.count("▲ slower") == 50
+    assert "\n3 further rows are omitted here.\n" in shown
+
+
+def test_a_cause_is_in_all_formats():
+    whole = document(replace(SLOWER, cause=CAUSE))
+    assert json.loads(whole.render("json"))["changes"][0]["cause"] == CAUSE
+    assert CAUSE in whole.render("csv")
+    (failure,) = ElementTree.fromstring(whole.junit()).iter("failure")
+    assert failure.get("message").endswith(f": {CAUSE}")
+    console = Console(file=io.StringIO(), width=100)
+    whole.print(console)
+    assert f"\nmlp: {CAUSE}\n" in console.file.getvalue()
 
 
 def test_a_smaller_matrix_is_no_significant_change():
@@ -100,7 +153,8 @@ def test_names_cannot_begin_anything_in_markdown():
     row = change(Verdict.BROKEN, HOSTILE, STATUS, reason=f"{HOSTILE}\n| x |")
     more = {"label": HOSTILE, "differences": [HOSTILE], "notes": [HOSTILE]}
     text = document(row, **more).markdown()
-    assert "<" not in text
+    assert "<" not in re.sub("</?(details|summary)>", "", text)
+    assert not re.search(r"[@#]\w", html.unescape(text)), "no mention, no issue"
     (line,) = (line for line in text.splitlines() if "alert" in line and line.startswith("|"))
     assert line.count("|") == 5  # verdict, cell, metric, why
     assert not set("`[]\\") & set(text)
