@@ -22,23 +22,31 @@ from effbench.analysis.kernel_changes import (
     changes_between,
     with_operators,
 )
-from effbench.analysis.kernel_classes import KernelClass, class_of, counted
+from effbench.analysis.kernel_classes import NOUNS, KernelClass, class_of
 from effbench.analysis.winners import winners
 from effbench.core.cell import Result
+from effbench.core.errors import NothingFoundError
 from effbench.core.labels import LabelledResult, grouped, label_rows
-from effbench.core.printable import listed
-from effbench.core.trace import Kernel, Trace
+from effbench.core.printable import count, listed
+from effbench.core.trace import Trace
 from effbench.stats.intervals import Interval, t_quantile
 from effbench.store.trials import TracedTrial
 
-#: A part is named as a cause without intervals if it is this fraction of the difference.
+#: A part of the difference is large from this fraction on. Without intervals, only large parts are
+#: causes.
 LARGE = 0.25
-#: Without intervals, a smaller relative difference is none.
+#: Without intervals, a smaller relative difference counts as none.
 FLOOR = 0.02
-#: Work of the host is named if it is this fraction of a term's difference.
-LARGE_WORK = 0.2
+#: A kind of kernel changes explains a term from this fraction of it on.
+MOST_OF_IT = 0.5
+#: Most terms in a sentence, and most names in a reason.
+MOST_TERMS, MOST_NAMES = 3, 2
 #: Names of the host's work in traces.
 GRAPH_LAUNCH, WAITING = "graph launch", "waiting for the GPU"
+
+
+class NotTracedError(NothingFoundError):
+    """A side has no traced trial."""
 
 
 class Part(StrEnum):
@@ -50,38 +58,51 @@ class Part(StrEnum):
     REST = "not explained"
 
 
-#: All terms in the order of a call; the rest is last.
+#: All terms, in the order of a call.
 TERMS = (Part.BEFORE, Part.GAPS, *KernelClass, Part.AFTER, Part.REST)
-ON_CPU = {
-    Part.BEFORE: "Python before the first operator",
-    Part.GAPS: "Python between operators",
-    Part.AFTER: "Python after the last operator",
+#: What happens in a term, before `longer` or `less time` and where it happens.
+VERBS = {
+    Part.BEFORE: "the host takes {} before the first kernel",
+    Part.GAPS: "the GPU waits {} between kernels",
+    Part.AFTER: "the host takes {} after the last kernel",
+}
+VERBS_ON_CPU = {
+    Part.BEFORE: "Python takes {} before the first operator",
+    Part.GAPS: "Python takes {} between operators",
+    Part.AFTER: "Python takes {} after the last operator",
 }
 
 
-@dataclass(frozen=True)
-class Term:
-    """A part of a call: its `ms` with the 95 % interval over trials; without bounds for a single
-    trial. `name` is a value of Part or KernelClass."""
-
-    name: str
-    title: str
-    ms: Interval
+# --- statistics
 
 
-@dataclass(frozen=True)
-class TermChange(Term):
-    """The difference `second_ms` - `first_ms` of a part of a call."""
+def mean_of(values: Sequence[float]) -> Interval:
+    """Return the mean with Student's interval; without bounds for a single value."""
+    return difference_of([0.0, 0.0], values)
 
-    first_ms: float
-    second_ms: float
 
-    def is_cause(self, difference: float) -> bool:
-        """Return whether it certainly differs, or without intervals is a large part of the
-        difference."""
-        if self.ms.low is None or self.ms.high is None:
-            return abs(self.ms.value) > LARGE * abs(difference)
-        return self.ms.low > 0 or self.ms.high < 0
+def difference_of(first: Sequence[float], second: Sequence[float]) -> Interval:
+    """Return the mean of `second` - the mean of `first` with Welch's interval; without bounds if a
+    side has a single value."""
+    difference = statistics.fmean(second) - statistics.fmean(first)
+    if min(len(first), len(second)) < 2:
+        return Interval(difference)
+    errors = [statistics.variance(values) / len(values) for values in (first, second)]
+    error = sum(errors)
+    half = 0.0
+    if error > 0:
+        old, new = (part / error for part in errors)
+        df = 1 / (old**2 / (len(first) - 1) + new**2 / (len(second) - 1))
+        half = t_quantile(df) * math.sqrt(error)
+    return Interval(difference, difference - half, difference + half)
+
+
+def is_certain(ms: Interval, least_ms: float) -> bool:
+    """Return whether the interval excludes 0; without an interval, whether it is more than
+    `least_ms`."""
+    if ms.low is None or ms.high is None:
+        return abs(ms.value) > least_ms
+    return ms.low > 0 or ms.high < 0
 
 
 # --- one side
@@ -89,16 +110,332 @@ class TermChange(Term):
 
 @dataclass(frozen=True)
 class Breakdown:
-    """The terms of one side. `values`: name of a term -> its ms in each trial; `host`: the same for
-    what the host did, which overlaps with the terms."""
+    """Where the time of one side went. `traces`: of its trials, without the delay of tracing;
+    `latencies_ms`: of the same trials, measured without tracing."""
 
-    trials: int
+    name: str
     traces: Sequence[Trace]
-    latency: Sequence[float]
-    values: Mapping[str, Sequence[float]]
-    host: Mapping[str, Sequence[float]]
+    latencies_ms: Sequence[float]
 
     @classmethod
-    def of(cls, traced: Sequence[TracedTrial]) -> Breakdown:
-        """Return the terms of the trials that have a trace and a latency. Raises ValueError without
-        any."""
+    def of(cls, traced: Iterable[TracedTrial], name: str = "this cell") -> Breakdown:
+        """Divide the calls of the trials that have a trace. Raises NotTracedError without any."""
+        traces = []
+        latencies_ms = []
+        for trial in traced:
+            latency_ms = trial.trial.latency_ms
+            if trial.trace is not None and latency_ms is not None:
+                traces.append(without_delay(trial.trace, latency_ms))
+                latencies_ms.append(latency_ms)
+        if not traces:
+            raise NotTracedError(
+                f"{name} was not traced: it was measured by an older version of effbench, with"
+                " protocol.profile=false, or in a way that cannot be traced"
+            )
+        return cls(name, traces, latencies_ms)
+
+    @property
+    def latency_ms(self) -> Interval:
+        """The mean latency: the sum of the terms."""
+        return mean_of(self.latencies_ms)
+
+    @property
+    def typical(self) -> Trace:
+        """The trace of the trial with the median latency."""
+        return self.traces[self.latencies_ms.index(statistics.median_low(self.latencies_ms))]
+
+    @cached_property
+    def times(self) -> Mapping[str, Sequence[float]]:
+        """Name of each term (Part or KernelClass), in the order of a call -> its ms in each
+        trial."""
+        return by_name(list(map(times_of, self.traces, self.latencies_ms)))
+
+    @property
+    def host(self) -> Mapping[str, Sequence[float]]:
+        """What the host did -> its ms in each trial; overlaps with the terms."""
+        return by_name([trace.host for trace in self.traces])
+
+    @property
+    def terms(self) -> Mapping[str, Interval]:
+        """Name of each term that is not 0 -> its mean in ms."""
+        return {name: mean_of(times) for name, times in self.times.items() if any(times)}
+
+    def compared_with(self, other: Breakdown) -> Breakdown:
+        """Return the breakdown with the operators that only the other side knows."""
+        return replace(self, traces=[with_operators(trace, other.typical) for trace in self.traces])
+
+
+def by_name(trials: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return name -> its ms in each trial."""
+    names = dict.fromkeys(name for times in trials for name in times)
+    return {name: [times.get(name, 0.0) for times in trials] for name in names}
+
+
+def without_delay(trace: Trace, latency_ms: float) -> Trace:
+    """Return the trace with shorter times instead of those that tracing made longer.
+
+    On a GPU tracing delays launches, hence the gaps. On the CPU it delays each operator, inside and
+    outside of it. A trace that was faster than `latency_ms` remains as it is.
+    """
+    delay = max(0.0, trace.latency_ms - latency_ms)
+    of_gaps = 1.0
+    of_each = 0.0
+    if trace.device == "cpu":
+        gaps = sum(kernel.gap_ms > 0 for kernel in trace.kernels)
+        of_each = delay / max(trace.events, len(trace.kernels) + gaps, 1)
+    elif trace.gap_ms > 0:
+        of_gaps = max(0.0, 1 - delay / trace.gap_ms)
+    kernels = []
+    for kernel in trace.kernels:
+        gap_ms = max(0.0, of_gaps * kernel.gap_ms - of_each)
+        added_ms = max(0.0, kernel.added_ms - of_each)
+        kernels.append(replace(kernel, gap_ms=gap_ms, added_ms=added_ms))
+    return replace(trace, kernels=tuple(kernels))
+
+
+def times_of(trace: Trace, latency_ms: float) -> dict[str, float]:
+    """Return name of each term -> ms; together they are `latency_ms`."""
+    times: dict[str, float] = dict.fromkeys(TERMS, 0.0)
+    times[Part.BEFORE] = trace.before_ms
+    times[Part.GAPS] = trace.gap_ms
+    times[Part.AFTER] = trace.after_ms
+    for kernel in trace.kernels:
+        times[class_of(kernel)] += kernel.added_ms
+    times[Part.REST] = latency_ms - math.fsum(times.values())
+    return times
+
+
+# --- two sides
+
+
+@dataclass(frozen=True)
+class Term:
+    """How a part of a call, or some work of the host, differs between two sides: `ms` = `second_ms`
+    - `first_ms`, means over trials. `ms` has the 95 % interval; without bounds if a side has a
+    single trial."""
+
+    name: str
+    first_ms: float
+    second_ms: float
+    ms: Interval
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why the second side takes more or less time than the first one. Differences are second -
+    first, in ms per call."""
+
+    first: Breakdown
+    second: Breakdown
+
+    @classmethod
+    def of(
+        cls, first: Iterable[TracedTrial], second: Iterable[TracedTrial], names: Sequence[str]
+    ) -> Explanation:
+        """Compare the trials of two sides with these names. Raises NotTracedError."""
+        old, new = map(Breakdown.of, (first, second), names)
+        return cls(old.compared_with(new), new.compared_with(old))
+
+    @cached_property
+    def difference_ms(self) -> Interval:
+        """The difference of the mean latencies: the sum of the terms."""
+        return difference_of(self.first.latencies_ms, self.second.latencies_ms)
+
+    @cached_property
+    def terms(self) -> list[Term]:
+        """The terms that are not 0 on both sides, in the order of a call; `not explained` last."""
+        return terms_between(self.first.times, self.second.times)
+
+    @property
+    def rest(self) -> Term | None:
+        """What is not explained; None if everything is."""
+        for term in self.terms:
+            if term.name == Part.REST:
+                return term
+        return None
+
+    @cached_property
+    def host_changes(self) -> list[Term]:
+        """What the host did, largest difference first. It overlaps with the terms."""
+        return by_size(terms_between(self.first.host, self.second.host))
+
+    @cached_property
+    def kernel_changes(self) -> list[KernelChange]:
+        """The kernels that differ between the trials with the median latencies, largest difference
+        first."""
+        return changes_between(self.first.typical, self.second.typical)
+
+    # --- in words
+
+    @cached_property
+    def certain_terms(self) -> list[Term]:
+        """The terms that explain the difference or reduce it, largest first; none if it is not
+        significant."""
+        whole = abs(self.difference_ms.value)
+        if not is_certain(self.difference_ms, FLOOR * self.first.latency_ms.value):
+            return []
+        explained = [term for term in self.terms if term.name != Part.REST]
+        return by_size(term for term in explained if is_certain(term.ms, LARGE * whole))
+
+    @property
+    def cause(self) -> str | None:
+        """The largest term in the direction of the difference, on one line: `1 copy operation is
+        new (Memcpy DtoD): +0.11 of +0.13 ms`. None if no term is certain."""
+        whole = self.difference_ms.value
+        digits = digits_of(whole)
+        for term in self.certain_terms:
+            if term.ms.value * whole > 0:
+                part = f"{term.ms.value:+.{digits}f} of {whole:+.{digits}f} ms"
+                return f"{self.reason(term)}: {part}"
+        return None
+
+    @property
+    def sentence(self) -> str:
+        """The difference and its causes."""
+        old = self.first.latency_ms.value
+        new = self.second.latency_ms.value
+        whole = self.difference_ms
+        digits = digits_of(whole.value)
+        if not is_certain(whole, FLOOR * old):
+            digits = digits_of(old)
+            return (
+                f"{self.second.name} takes as long as {self.first.name}"
+                f" ({new:.{digits}f} and {old:.{digits}f} ms): the difference is not significant."
+            )
+        more = "longer" if whole.value > 0 else "less"
+        text = (
+            f"{self.second.name} takes {abs(whole.value):.{digits}f} ms {more} than"
+            f" {self.first.name} ({new:.{digits}f} instead of {old:.{digits}f} ms):"
+            f" {self._reasons(digits)}."
+        )
+        if whole.low is None:
+            text += " A single trial has no intervals."
+        return text
+
+    def _reasons(self, digits: int) -> str:
+        least_ms = LARGE * abs(self.difference_ms.value)
+        reasons = []
+        if self.cause is None:
+            reasons.append("no single part explains it")
+        for number, term in enumerate(self.certain_terms[:MOST_TERMS]):
+            if number == 0 or abs(term.ms.value) > least_ms:
+                reasons.append(f"{term.ms.value:+.{digits}f} ms because {self.reason(term)}")
+        rest = self.rest
+        if rest is not None and abs(rest.ms.value) > least_ms:
+            reasons.append(f"{rest.ms.value:+.{digits}f} ms not explained")
+        return ", ".join(reasons)
+
+    def reason(self, term: Term) -> str:
+        """Return why a term differs, as a clause: `pointwise operations take longer`."""
+        more = "longer" if term.ms.value > 0 else "less time"
+        if term.name not in NOUNS:
+            return self._reason_of_host(term, more)
+        kernel_class = KernelClass(term.name)
+        noun = NOUNS[kernel_class]
+        changes = self._main_changes(kernel_class, term.ms.value)
+        if not changes:
+            return f"{noun}s take {more}"
+        number = sum(change.count for change in changes)
+        verb = "is" if number == 1 else "are"
+        return f"{count(number, noun)} {verb} {predicate_of(changes)}"
+
+    def _reason_of_host(self, term: Term, more: str) -> str:
+        verbs = VERBS
+        if self.second.typical.device == "cpu":
+            verbs = VERBS_ON_CPU
+        reason = verbs[Part(term.name)].format(more)
+        works = []
+        for work in self.host_changes:
+            if work.name == GRAPH_LAUNCH and term.name == Part.GAPS:
+                if work.second_ms == 0 and term.ms.value > 0:
+                    return "the CUDA graph is gone, so the GPU waits for launches between kernels"
+                if work.first_ms == 0 and term.ms.value < 0:
+                    return "the GPU no longer waits for launches between kernels"
+            if work.name != WAITING and work.ms.value / term.ms.value > LARGE:
+                works.append(work.name)
+        if works:
+            reason += f" ({listed(works, MOST_NAMES)})"
+        return reason
+
+    def _main_changes(self, kernel_class: KernelClass, ms: float) -> list[KernelChange]:
+        """Return the changes of the kind that explains most of the class's difference; none if no
+        kind does."""
+        of_class = [change for change in self.kernel_changes if change.kernel_class is kernel_class]
+        kinds = grouped(of_class, lambda change: change.kind).values()
+        main = max(kinds, key=lambda changes: ms_of(changes) / ms, default=[])
+        if ms_of(main) / ms < MOST_OF_IT:
+            return []
+        return main
+
+
+def terms_between(
+    first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]
+) -> list[Term]:
+    """Return the difference of each part that is not 0 on both sides. `first`, `second`: name -> ms
+    in each trial."""
+    terms = []
+    for name in dict.fromkeys([*first, *second]):
+        old = first.get(name, [0.0, 0.0])
+        new = second.get(name, [0.0, 0.0])
+        if any(old) or any(new):
+            means = statistics.fmean(old), statistics.fmean(new)
+            terms.append(Term(name, *means, difference_of(old, new)))
+    return terms
+
+
+def by_size(terms: Iterable[Term]) -> list[Term]:
+    return sorted(terms, key=lambda term: -abs(term.ms.value))
+
+
+def ms_of(changes: Iterable[KernelChange]) -> float:
+    return sum(change.ms for change in changes)
+
+
+def predicate_of(changes: Sequence[KernelChange]) -> str:
+    """Return what happened to kernels by changes of one kind, largest first: `new (Memcpy DtoD)`,
+    `no longer fused into matrix products`."""
+    kind = changes[0].kind
+    if kind in (ChangeKind.FUSED, ChangeKind.NO_LONGER_FUSED):
+        if changes[0].into is None:
+            return kind
+        return f"{kind} into {changes[0].into}"
+    names = []
+    for change in changes:
+        name = change.second_name or change.first_name
+        if kind is ChangeKind.REPLACED:
+            name += f" instead of {change.first_name}"
+        names.append(name)
+    return f"{kind} ({listed(names, MOST_NAMES)})"
+
+
+def digits_of(ms: float) -> int:
+    """Return how many decimals give three significant digits."""
+    if ms == 0:
+        return 3
+    return min(6, max(0, 2 - math.floor(math.log10(abs(ms)))))
+
+
+# --- which cells
+
+
+@dataclass(frozen=True)
+class ExplainedPair:
+    """The reference mode and the mode to explain at a point."""
+
+    reference: LabelledResult
+    best: LabelledResult
+
+
+def default_pairs(results: Iterable[Result]) -> list[ExplainedPair]:
+    """Return the reference mode with the best other mode for each point of a sweep (model, other
+    swept parameters, bs): the one that wins, or else the fastest."""
+    pairs = []
+    points = grouped(label_rows(results), lambda row: tuple(row.labels.items()))
+    for point in points.values():
+        ok = [row for row in point if row.is_ok and row.latency_ms is not None]
+        by_latency = sorted(ok, key=lambda row: row.latency_ms or 0.0)
+        references = [row for row in ok if row.is_baseline]
+        others = [row for row in winners(ok, "speedup") + by_latency if not row.is_baseline]
+        if references and others:
+            pairs.append(ExplainedPair(references[0], others[0]))
+    return pairs

@@ -1,13 +1,13 @@
 """Compare the kernels of two traces in order: which vanished, appeared, changed, or take another
 time although they are the same (`changes_between`).
 
-Kernels of the same name are aligned by a longest common subsequence. What stands between two
-aligned ones on one side is matched with what stands there on the other by what it does.
+Kernels are aligned by longest common subsequences of their names, and of what they do.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -34,16 +34,24 @@ _NOISE = re.compile(r"0x[0-9a-f]+|\{lambda[^}]*\}|_\d+$")
 
 
 class ChangeKind(StrEnum):
-    """How kernels differ between two sides. `FUSED` and `NO_LONGER_FUSED` vanish and appear, too:
-    one kernel does the work of several."""
+    """What happened to kernels. `FUSED` are gone, and `NO_LONGER_FUSED` new, because one kernel of
+    the other side does the work of several."""
 
-    VANISHED = "vanished"
+    GONE = "gone"
     FUSED = "fused"
-    APPEARED = "appeared"
+    NEW = "new"
     NO_LONGER_FUSED = "no longer fused"
-    CHANGED = "changed"
+    REPLACED = "replaced"
     SLOWER = "slower"
     FASTER = "faster"
+    SAME = "the same"
+
+
+#: Kinds of kernels whose work one kernel of the other side does.
+FUSION = {ChangeKind.GONE: ChangeKind.FUSED, ChangeKind.NEW: ChangeKind.NO_LONGER_FUSED}
+
+#: Stands where a side has no kernel.
+NOTHING = Kernel("", "", None, 0.0, 0.0, 0.0)
 
 
 class Match(NamedTuple):
@@ -53,22 +61,27 @@ class Match(NamedTuple):
     second: int
 
 
+class Pair(NamedTuple):
+    """The kernels of both sides in the same place, or NOTHING."""
+
+    first: Kernel
+    second: Kernel
+
+
 @dataclass(frozen=True)
 class KernelChange:
-    """Kernels that changed in the same way. `first_name`, `second_name`: short names on both sides,
-    None where they do not run; equal for another launch shape or time. Times in ms per call, of all
-    `count` kernels. `into`, `into_number`: the class of the kernel that does their work on the
-    other side, and which of its class that is there, from 1; None for several."""
+    """Kernels to which the same happened. `first_name`, `second_name`: short names on both sides,
+    empty where they do not run. `into`: class of the one kernel that does their work on the other
+    side. Times in ms per call, of all `count` kernels."""
 
     kind: ChangeKind
     kernel_class: KernelClass
-    first_name: str | None
-    second_name: str | None
-    count: int
-    first_ms: float
-    second_ms: float
+    first_name: str
+    second_name: str
     into: KernelClass | None = None
-    into_number: int | None = None
+    count: int = 1
+    first_ms: float = 0.0
+    second_ms: float = 0.0
 
     @property
     def ms(self) -> float:
@@ -78,45 +91,33 @@ class KernelChange:
 def changes_between(first: Trace, second: Trace) -> list[KernelChange]:
     """Return the kernels that differ, one row for each kind of change and kernel, largest
     difference first."""
-    rows = [*_single_changes(first.kernels, second.kernels)]
-    by_kind = grouped(
-        rows,
-        lambda row: (row.kind, row.kernel_class, row.first_name, row.second_name, row.into),
-    )
-    changes = []
-    for same in by_kind.values():
-        change = _merged(same)
-        if change.kind is ChangeKind.SLOWER:
-            if abs(change.ms) <= SAME_TIME * change.first_ms:
-                continue
-            if change.ms < 0:
-                change = replace(change, kind=ChangeKind.FASTER)
-        changes.append(change)
-    return sorted(changes, key=lambda change: -abs(change.ms))
+    singles = _single_changes(first.kernels, second.kernels)
+    alike = grouped(singles, lambda change: replace(change, first_ms=0.0, second_ms=0.0))
+    merged = [_merged(change, singles) for change, singles in alike.items()]
+    differing = [change for change in merged if change.kind is not ChangeKind.SAME]
+    return sorted(differing, key=lambda change: -abs(change.ms))
 
 
-def _merged(rows: Sequence[KernelChange]) -> KernelChange:
-    numbers = {row.into_number for row in rows}
-    return replace(
-        rows[0],
-        count=len(rows),
-        first_ms=sum(row.first_ms for row in rows),
-        second_ms=sum(row.second_ms for row in rows),
-        into_number=numbers.pop() if len(numbers) == 1 else None,
-    )
+def _merged(change: KernelChange, singles: Sequence[KernelChange]) -> KernelChange:
+    first_ms = sum(single.first_ms for single in singles)
+    second_ms = sum(single.second_ms for single in singles)
+    kind = change.kind
+    if kind is ChangeKind.SAME and second_ms > first_ms * (1 + SAME_TIME):
+        kind = ChangeKind.SLOWER
+    elif kind is ChangeKind.SAME and second_ms < first_ms * (1 - SAME_TIME):
+        kind = ChangeKind.FASTER
+    return replace(change, kind=kind, count=len(singles), first_ms=first_ms, second_ms=second_ms)
 
 
 def with_operators(trace: Trace, other: Trace) -> Trace:
     """Return the trace with operators of the other one where it knows none, as in CUDA graphs:
     those of the same kernels at the aligned positions."""
     kernels = list(trace.kernels)
-    if all(kernel.operator is not None for kernel in kernels):
-        return trace
-    for match in _aligned_by_name(trace.kernels, other.kernels):
+    names = [[_name_of(kernel) for kernel in side.kernels] for side in (trace, other)]
+    for match in aligned(*names):
         kernel = kernels[match.first]
-        if kernel.operator is None:
-            operator = other.kernels[match.second].operator
-            kernels[match.first] = replace(kernel, operator=operator)
+        operator = kernel.operator or other.kernels[match.second].operator
+        kernels[match.first] = replace(kernel, operator=operator)
     return replace(trace, kernels=tuple(kernels))
 
 
@@ -124,91 +125,99 @@ def with_operators(trace: Trace, other: Trace) -> Trace:
 
 
 def _single_changes(first: Sequence[Kernel], second: Sequence[Kernel]) -> Iterator[KernelChange]:
-    """Yield a change for each pair of matched kernels, and for each kernel without a match."""
+    """Yield what happened to each kernel, in the order of a call."""
+    block: list[Pair] = []
+    for pair in _pairs(first, second):
+        block.append(pair)
+        if _name_of(pair.first) == _name_of(pair.second):
+            yield from _changes_of_block(block)
+            block = []
+    yield from _changes_of_block(block)
+
+
+def _pairs(first: Sequence[Kernel], second: Sequence[Kernel]) -> Iterator[Pair]:
+    """Yield the kernels of both sides in the order of a call."""
     start = Match(0, 0)
-    for match in _aligned_by_name(first, second):
-        yield from _changes_between(first, second, start, match)
-        yield _change(first[match.first], second[match.second])
+    last = Match(len(first), len(second))
+    for match in [*_matches(first, second), last]:
+        for kernel in first[start.first : match.first]:
+            yield Pair(kernel, NOTHING)
+        for kernel in second[start.second : match.second]:
+            yield Pair(NOTHING, kernel)
+        if match is not last:
+            yield Pair(first[match.first], second[match.second])
         start = Match(match.first + 1, match.second + 1)
-    yield from _changes_between(first, second, start, Match(len(first), len(second)))
 
 
-def _changes_between(
-    first: Sequence[Kernel], second: Sequence[Kernel], start: Match, end: Match
-) -> Iterator[KernelChange]:
-    """Yield the changes from a position to another one, between which no names are the same."""
-    old = range(start.first, end.first)
-    new = range(start.second, end.second)
-    matches = aligned(
-        [_work_of(first[place]) for place in old], [_work_of(second[place]) for place in new]
+def _changes_of_block(block: Sequence[Pair]) -> Iterator[KernelChange]:
+    """Yield what happened to kernels up to the next one that is the same on both sides."""
+    first = [pair.first for pair in block if pair.first is not NOTHING]
+    second = [pair.second for pair in block if pair.second is not NOTHING]
+    for pair in block:
+        kind = ChangeKind.REPLACED
+        others: Sequence[Kernel] = ()
+        if pair.first is NOTHING:
+            kind = ChangeKind.NEW
+            if len(second) > len(first):
+                others = first
+        elif pair.second is NOTHING:
+            kind = ChangeKind.GONE
+            if len(first) > len(second):
+                others = second
+        elif _name_of(pair.first) == _name_of(pair.second):
+            kind = ChangeKind.SAME
+        yield _change(pair, kind, others)
+
+
+def _change(pair: Pair, kind: ChangeKind, others: Sequence[Kernel]) -> KernelChange:
+    """Return what happened to the kernels of a pair. `others`: fewer kernels of the other side, one
+    of which may do their work."""
+    kernel = pair.second
+    if kernel is NOTHING:
+        kernel = pair.first
+    kernel_class = class_of(kernel)
+    fusing = {class_of(other) for other in others if _is_fusing(other)}
+    into = None
+    if fusing:
+        kind = FUSION[kind]
+        fusing.discard(kernel_class)
+    if len(fusing) == 1:
+        into = fusing.pop()
+    names = short_name(pair.first), short_name(pair.second)
+    return KernelChange(
+        kind, kernel_class, *names, into, 1, pair.first.added_ms, pair.second.added_ms
     )
-    for match in matches:
-        yield _change(first[old[match.first]], second[new[match.second]])
-    vanished = set(old).difference(old[match.first] for match in matches)
-    appeared = set(new).difference(new[match.second] for match in matches)
-    for place in sorted(vanished):
-        change = _change(first[place], None)
-        if len(vanished) > len(appeared):
-            change = _fused(change, ChangeKind.FUSED, second, new)
-        yield change
-    for place in sorted(appeared):
-        change = _change(None, second[place])
-        if len(appeared) > len(vanished):
-            change = _fused(change, ChangeKind.NO_LONGER_FUSED, first, old)
-        yield change
-
-
-def _fused(
-    change: KernelChange, kind: ChangeKind, others: Sequence[Kernel], places: range
-) -> KernelChange:
-    """Return the change as one of `kind` if one of the other side's kernels at these places does
-    the work of several."""
-    fusing = [place for place in places if _is_fusing(others[place])]
-    if not fusing:
-        return change
-    into = class_of(others[fusing[0]])
-    if len(fusing) > 1 or into in (change.kernel_class, KernelClass.FUSED_LOOPS):
-        return replace(change, kind=kind)
-    until_there = others[: fusing[0] + 1]
-    number = sum(class_of(kernel) is into for kernel in until_there)
-    return replace(change, kind=kind, into=into, into_number=number)
 
 
 def _is_fusing(kernel: Kernel) -> bool:
-    if kernel.name.startswith("triton_"):
-        return True
-    return class_of(kernel) in (KernelClass.ATTENTION, KernelClass.FUSED_LOOPS)
-
-
-def _change(first: Kernel | None, second: Kernel | None) -> KernelChange:
-    """Return the change of a kernel that vanished, appeared, was replaced, or is the same (called
-    `SLOWER` whatever its time)."""
-    kind = ChangeKind.CHANGED
-    if first is None:
-        kind = ChangeKind.APPEARED
-    elif second is None:
-        kind = ChangeKind.VANISHED
-    elif _same_name(first.name) == _same_name(second.name) and first.launch == second.launch:
-        kind = ChangeKind.SLOWER
-    names = [None if kernel is None else short_name(kernel) for kernel in (first, second)]
-    times = [0.0 if kernel is None else kernel.added_ms for kernel in (first, second)]
-    kernel = second or first
-    assert kernel is not None
-    return KernelChange(kind, class_of(kernel), *names, 1, *times)
+    """Return whether a kernel may do the work of several."""
+    fusing_classes = (KernelClass.ATTENTION, KernelClass.FUSED_LOOPS)
+    return kernel.name.startswith("triton_") or class_of(kernel) in fusing_classes
 
 
 # --- alignment
 
 
-def _aligned_by_name(first: Sequence[Kernel], second: Sequence[Kernel]) -> list[Match]:
-    return aligned(
-        [_same_name(kernel.name) for kernel in first],
-        [_same_name(kernel.name) for kernel in second],
-    )
+def _matches(first: Sequence[Kernel], second: Sequence[Kernel]) -> list[Match]:
+    """Return the positions of kernels that take the same place on both sides: by name if it runs
+    as often on both, otherwise by what they do."""
+    old = Counter(map(_name_of, first))
+    new = Counter(map(_name_of, second))
+    alike = {name for name in old if old[name] == new[name]}
+    keys: list[list[Hashable]] = [[], []]
+    for side, of_side in zip((first, second), keys, strict=True):
+        for kernel in side:
+            name = _name_of(kernel)
+            of_side.append(name if name in alike else _work_of(kernel))
+    return aligned(*keys)
+
+
+def _name_of(kernel: Kernel) -> str:
+    return _without_noise(kernel.name)
 
 
 @lru_cache(maxsize=8192)  # a call repeats its layers
-def _same_name(name: str) -> str:
+def _without_noise(name: str) -> str:
     return _NOISE.sub("", name)
 
 
@@ -217,9 +226,7 @@ def _work_of(kernel: Kernel) -> Hashable:
     kernel_class = class_of(kernel)
     if kernel_class in LIBRARY_CLASSES:
         return kernel_class
-    if kernel.operator is None:
-        return _same_name(kernel.name)
-    return kernel_class, kernel.operator
+    return kernel_class, kernel.operator or _name_of(kernel)
 
 
 def aligned(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[Match]:

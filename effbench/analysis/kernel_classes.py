@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
 
-from effbench.core.printable import count, one_line
+from effbench.core.printable import one_line
 from effbench.core.trace import Kernel
 
 
@@ -25,18 +26,18 @@ class KernelClass(StrEnum):
     OTHER = "other"
 
 
-#: One kernel of a class, in words.
+#: What one kernel of a class does.
 NOUNS = {
     KernelClass.PRODUCTS: "matrix product",
     KernelClass.CONVOLUTIONS: "convolution",
-    KernelClass.ATTENTION: "attention kernel",
-    KernelClass.NORMALISATION: "normalisation kernel",
-    KernelClass.POINTWISE: "pointwise kernel",
+    KernelClass.ATTENTION: "attention operation",
+    KernelClass.NORMALISATION: "normalisation",
+    KernelClass.POINTWISE: "pointwise operation",
     KernelClass.REDUCTIONS: "reduction",
-    KernelClass.COPIES: "copy kernel",
+    KernelClass.COPIES: "copy operation",
     KernelClass.COLLECTIVES: "collective",
     KernelClass.FUSED_LOOPS: "fused loop",
-    KernelClass.OTHER: "other kernel",
+    KernelClass.OTHER: "other operation",
 }
 #: Operators that only change the view of a tensor.
 VIEWS = (
@@ -93,22 +94,22 @@ NAMES = (
 OPERATORS = (
     (
         KernelClass.PRODUCTS,
-        r"(.*_)?(addmm|baddbmm|addbmm|bmm|mm|mv|addmv|matmul|linear|einsum|dot|outer)(_.*)?",
+        r"(^|_)(addmm|baddbmm|addbmm|bmm|mm|mv|addmv|matmul|linear|einsum|dot|outer)(_|$)",
     ),
-    (KernelClass.COPIES, MOVES),
+    (KernelClass.COPIES, f"^({MOVES})$"),
     (
         KernelClass.REDUCTIONS,
-        r"sum|mean|a?max|a?min|aminmax|argmax|argmin|prod|var|std|var_mean|std_mean|norm"
-        r"|linalg_vector_norm|cumsum|cumprod|logsumexp|any|all|median|multinomial|.*_loss(_.*)?",
+        r"^(sum|mean|a?max|a?min|aminmax|argmax|argmin|prod|var|std|var_mean|std_mean|norm"
+        r"|linalg_vector_norm|cumsum|cumprod|logsumexp|any|all|median|multinomial|.*_loss.*)$",
     ),
     (
         KernelClass.POINTWISE,
-        r"r?sub|add|mul|div|pow|square|r?sqrt|exp|expm1|log|log1p|log2|abs|neg|sign|sin|cos|tan|tanh"
+        r"^(r?sub|add|mul|div|pow|square|r?sqrt|exp|expm1|log|log1p|log2|abs|neg|sign|sin|cos|tanh?"
         r"|erf|floor|ceil|round|reciprocal|remainder|fmod|sigmoid|logit|relu6?|gelu|silu|elu|selu"
         r"|celu|glu|mish|softplus|threshold|leaky_relu|prelu|log_sigmoid|hard(tanh|swish|sigmoid)"
         r"|clamp|clamp_min|clamp_max|clip|maximum|minimum|where|masked_fill|lerp|addcmul|addcdiv"
         r"|eq|ne|lt|le|gt|ge|isnan|isinf|(logical|bitwise)_(and|or|xor|not)|bernoulli|normal"
-        r"|uniform|foreach_.*",
+        r"|uniform|foreach_.*)$",
     ),
 )
 _AFFIXES = re.compile(r"^_+|(_backward|_forward)?(_out)?_*$")
@@ -124,27 +125,13 @@ def class_of(kernel: Kernel) -> KernelClass:
 def _class_of(name: str, operator: str) -> KernelClass:
     by_name = _first_match(NAMES, name)
     if by_name is not KernelClass.COLLECTIVES:
-        whole = _first_match(WHOLE_OPERATORS, operator)
-        if whole is not None:
-            return whole
-    if by_name is not None:
-        return by_name
+        by_name = _first_match(WHOLE_OPERATORS, operator) or by_name
     for text in (name, operator):
-        by_operator = _class_of_operator(text) or _first_match(NAMES, text)
-        if by_operator is not None:
-            return by_operator
-    return KernelClass.OTHER
+        by_name = by_name or _first_match(OPERATORS, _AFFIXES.sub("", base_name(text)))
+    return by_name or _first_match(NAMES, operator) or KernelClass.OTHER
 
 
-def _class_of_operator(operator: str) -> KernelClass | None:
-    bare = _AFFIXES.sub("", base_name(operator))
-    for kernel_class, pattern in OPERATORS:
-        if re.fullmatch(pattern, bare):
-            return kernel_class
-    return None
-
-
-def _first_match(patterns: tuple[tuple[KernelClass, str], ...], text: str) -> KernelClass | None:
+def _first_match(patterns: Sequence[tuple[KernelClass, str]], text: str) -> KernelClass | None:
     for kernel_class, pattern in patterns:
         if re.search(pattern, text, re.IGNORECASE):
             return kernel_class
@@ -154,14 +141,6 @@ def _first_match(patterns: tuple[tuple[KernelClass, str], ...], text: str) -> Ke
 def base_name(operator: str) -> str:
     """Return `addmm` of `aten::addmm.out`."""
     return operator.rsplit("::", 1)[-1].split(".")[0]
-
-
-def counted(kernel_class: KernelClass, number: int, device: str) -> str:
-    """Return `3 pointwise kernels`, or `3 pointwise operators` on the CPU."""
-    noun = NOUNS[kernel_class]
-    if device == "cpu":
-        noun = noun.replace("kernel", "operator")
-    return count(number, noun)
 
 
 # --- short names
