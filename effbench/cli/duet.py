@@ -166,21 +166,17 @@ def answers_of(
     names of the sides."""
     from effbench.core.labels import cell_names
     from effbench.run.duets import Duets
+    from effbench.run.resume import recorded_trials
     from effbench.store.store import Store
 
+    runs = [run for pair in pairs for run in (pair.first, pair.second)]
     with Store.open(outcome.db, mode="read") as store:
-        recorded = {
-            interpreter: store.history(outcome.sweep_id, environment_id)
-            for interpreter, environment_id in outcome.environments.items()
-        }
+        recorded = recorded_trials(store, outcome.sweep_id, runs, outcome.environments)
     names = cell_names(pair.first.cell for pair in pairs)
     answers = []
     for pair in pairs:
-        before, after = (
-            recorded[run.interpreter].get(run.cell.key, []) for run in (pair.first, pair.second)
-        )
-        cell = names[pair.first.cell.key]
-        answers.append(DuetAnswer(cell, first, second, Duets(before, after)))
+        duets = Duets(recorded[pair.first], recorded[pair.second])
+        answers.append(DuetAnswer(names[pair.first.cell.key], first, second, duets))
     return answers
 
 

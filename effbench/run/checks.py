@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from tempfile import TemporaryDirectory
-from threading import Event
 from typing import Any
 
 from effbench.core.message import CheckRequest, ProbedGpu
-from effbench.run.client import ForkServer, ServerRequest
+from effbench.run.client import NEVER, ForkServer, ServerRequest
 from effbench.run.devices import Slot, gpu_slot, wait_for_device
 from effbench.run.interpreters import HERE
 from effbench.run.pool import ServerPool
@@ -32,9 +31,9 @@ def run_checks(
     caller closes `server`. Raises WorkerError if a server does not start or a device stays locked
     for an hour.
     """
-    outcomes, stop = [], Event()
+    outcomes = []
     # a pool replaces a server that a check has killed
-    with closing(ServerPool(HERE, server, stop)) as pool:
+    with closing(ServerPool(HERE, server, NEVER)) as pool:
         for request in requests:
             slot = Slot("CPU", "cpu")
             if gpus and request.device != "cpu":
@@ -42,7 +41,7 @@ def run_checks(
             if request.device == "auto":  # without a GPU, a check that needs one fails
                 request = replace(request, device=slot.device)
             caches = TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True)
-            with wait_for_device(slot, stop), pool.shared(0) as current, caches as folder:
+            with wait_for_device(slot, NEVER), pool.shared(0) as current, caches as folder:
                 payload = replace(request, cache_dir=folder).to_json()
                 done = current.complete("check", payload, timeout_s, slot.env)
             outcomes.append(done.result or failed(done))

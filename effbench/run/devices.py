@@ -189,8 +189,9 @@ def share_cores(gpus: Sequence[ProbedGpu]) -> list[list[int] | None]:
     """
     cores = physical_cores(os.sched_getaffinity(0))
     near = [near_cores(gpu, cores) for gpu in gpus]
-    if any(overlap_in_part(first, second) for first, second in combinations(near, 2)):
-        near = [cores] * len(gpus)
+    for first, second in combinations(near, 2):
+        if first != second and not set(first).isdisjoint(second):
+            near = [cores] * len(gpus)
     shares: list[list[int] | None] = []
     for index, shared in enumerate(near):
         size = len(shared) // near.count(shared)
@@ -200,10 +201,6 @@ def share_cores(gpus: Sequence[ProbedGpu]) -> list[list[int] | None]:
             part = part[1:]
         shares.append(sorted(chain(*part)) or None)
     return shares
-
-
-def overlap_in_part(cores: Sequence[Core], others: Sequence[Core]) -> bool:
-    return cores != others and not set(cores).isdisjoint(others)
 
 
 def near_cores(gpu: ProbedGpu, cores: list[Core]) -> list[Core]:

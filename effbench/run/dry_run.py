@@ -11,7 +11,7 @@ from effbench.core.printable import between, count, listed
 from effbench.core.table import Column, Table
 from effbench.run.devices import Slot
 from effbench.run.plan import CellRun, Settings, SweepPlan
-from effbench.run.pool import Servers
+from effbench.run.pool import Servers, environment_ids
 from effbench.run.progress import work_text
 from effbench.run.resume import facts_here, recorded_trials, same_sweep
 from effbench.run.schedule import RoundsNeeded, TrialGroup
@@ -42,7 +42,7 @@ def print_plan(
         facts = facts_here(settings, servers)
         with Store.open(settings.db, mode="read") as store:
             info = same_sweep(store, settings, plan, facts, progress)
-            history = recorded_trials(store, info.id, runs, servers)
+            history = recorded_trials(store, info.id, runs, environment_ids(servers))
     groups = RoundsNeeded(settings, runs, history).groups()
     names = [slot.name for slot in slots]
     progress.note(f"plan: {work_text(settings, runs, groups, names)}")

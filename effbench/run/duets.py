@@ -22,9 +22,6 @@ from effbench.stats.significance import (
     is_decided,
 )
 
-#: Part of a trial's timeout after which a partner that does not answer counts as lost.
-ANSWER_PART = 0.25
-
 
 def allows_duet(cell: Cell) -> bool:
     """Return whether the cell's calls can alternate with those of another process: a training step,
@@ -34,12 +31,10 @@ def allows_duet(cell: Cell) -> bool:
 
 class Meeting:
     """Brings the two trials of a duet together: the follower starts when the leader waits for it,
-    so that neither disturbs the other's preparation. Thread-safe. `folder`: of the socket;
-    `timeout_s`: of a trial."""
+    so that neither disturbs the other's preparation. Thread-safe. `folder`: of the socket."""
 
-    def __init__(self, folder: Path, timeout_s: float) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.timeout_s = timeout_s
         self.lock = threading.Lock()
         #: Set once the leader waits for the follower, or has ended.
         self.can_follow = threading.Event()
@@ -52,9 +47,6 @@ class Meeting:
         """Whether the follower meets the leader; otherwise that one has ended, and the follower
         runs alone."""
         return self.leader_waits and not self.leader_has_ended
-
-    def request(self, leads: bool) -> DuetRequest:
-        return DuetRequest(str(self.folder), leads, ANSWER_PART * self.timeout_s)
 
     def begins(self, phase: str, duet: DuetRequest | None) -> None:
         """Note a phase of a member: the follower may start when the leader waits for it."""

@@ -170,12 +170,13 @@ class ProbedServer:
     machine: ProbedMachine
     is_lent: bool
 
-    @property
-    def environment_id(self) -> str:
-        return self.machine.environment.id
-
 
 Servers = Mapping[Interpreter, ProbedServer]
+
+
+def environment_ids(servers: Servers) -> dict[Interpreter, str]:
+    """Return the id of the environment of each interpreter."""
+    return {interpreter: probed.machine.environment.id for interpreter, probed in servers.items()}
 
 
 def gpus_of(servers: Servers) -> list[ProbedGpu]:
@@ -209,22 +210,17 @@ def open_servers(
         servers = {}
         for interpreter, server in first.items():
             cells = [run.cell for run in wanted[interpreter]]
-            machine = probe_cells(interpreter, server, cells, baseline_mode, stop)
+            with errors_of(interpreter):
+                machine = probe(server, cells, baseline_mode, interpreter, stop)
             servers[interpreter] = ProbedServer(server, machine, is_lent=server is lent)
         yield servers
 
 
-def probe_cells(
-    interpreter: Interpreter,
-    server: ForkServer,
-    cells: Sequence[Cell],
-    baseline_mode: str,
-    stop: threading.Event,
-) -> ProbedMachine:
-    """Return what the server of the interpreter finds, as `probe` does; its errors name the
-    interpreter."""
+@contextmanager
+def errors_of(interpreter: Interpreter) -> Iterator[None]:
+    """Name the interpreter in errors of this context."""
     try:
-        return probe(server, cells, baseline_mode, interpreter, stop)
+        yield
     except ConfigError as error:
         if interpreter == HERE:
             raise

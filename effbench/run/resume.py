@@ -12,13 +12,13 @@ from effbench.core.printable import count, one_line
 from effbench.core.settings import db_setting
 from effbench.run.interpreters import Facts, Interpreter
 from effbench.run.plan import CellRun, Settings, SweepPlan
+from effbench.run.pool import Servers, environment_ids
 from effbench.run.selection import typed
 from effbench.store import liveness
 from effbench.store.sweeps import SweepInfo
 
 if TYPE_CHECKING:
     from effbench.run.executors.job_files import JobStore
-    from effbench.run.pool import Servers
     from effbench.run.progress import Progress
     from effbench.store.store import Store
 
@@ -133,19 +133,20 @@ def facts_here(settings: Settings, servers: Servers) -> dict[str, Facts]:
     of a cluster are not known before its jobs run."""
     if settings.executor.name == "slurm":
         return {}
-    return {probed.environment_id: interpreter.facts() for interpreter, probed in servers.items()}
+    return {key: interpreter.facts() for interpreter, key in environment_ids(servers).items()}
 
 
 def recorded_trials(
     store: Store | JobStore,
     sweep_id: str,
     runs: Sequence[CellRun],
-    servers: Servers,
+    environments: Mapping[Interpreter, str],
 ) -> dict[CellRun, list[Trial]]:
-    """Return the recorded trials (last attempts) of each of these runs."""
+    """Return the recorded trials (last attempts) of each of these runs. `environments`: the id of
+    each interpreter's."""
     recorded = {
-        interpreter: store.history(sweep_id, probed.environment_id)
-        for interpreter, probed in servers.items()
+        interpreter: store.history(sweep_id, environment_id)
+        for interpreter, environment_id in environments.items()
     }
     return {run: recorded[run.interpreter].get(run.cell.key, []) for run in runs}
 

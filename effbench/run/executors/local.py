@@ -12,7 +12,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from typing import Any
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import WorkerError
 from effbench.core.meeting import ALONE, DUET
-from effbench.core.message import BEFORE_USER_CODE, TrialRequest
+from effbench.core.message import BEFORE_USER_CODE, DuetRequest, TrialRequest
 from effbench.core.printable import count
 from effbench.run.client import ForkServer, ServerRequest, attempts
 from effbench.run.compile_caches import sweep_cache
@@ -34,7 +34,7 @@ from effbench.run.executors.job_files import JobStore
 from effbench.run.interpreters import Interpreter
 from effbench.run.interrupts import POLL_S, StoppedError
 from effbench.run.plan import CellRun, cells_of
-from effbench.run.pool import ServerPool, gpus_of
+from effbench.run.pool import ServerPool, environment_ids, gpus_of
 from effbench.run.resume import recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue
 from effbench.store.store import Store
@@ -46,6 +46,8 @@ PHASES = ("build", "prepare", "check", "warmup", "timing", "profile")
 FAILURES = (Status.ERROR, Status.CRASHED, Status.OOM)
 #: Trials in a row without an undisturbed moment after which a sweep stops waiting for one.
 UNQUIET_TRIALS = 3
+#: Part of a trial's timeout after which a partner that does not answer counts as lost.
+ANSWER_PART = 0.25
 NO_ROOM = (
     "the device does not hold both sides of the duet at once, so they run one after the other from"
     " now on"
@@ -85,15 +87,14 @@ class LocalExecutor(TrialExecutor):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.slots = slots_of(gpus_of(self.servers), cells_of(self.runs))
-        self.environments = {
-            probed.environment_id: interpreter for interpreter, probed in self.servers.items()
-        }
+        self.environment_ids = environment_ids(self.servers)
+        self.environments = {key: interpreter for interpreter, key in self.environment_ids.items()}
         self.caches = sweep_cache(self.settings, self.sweep_id)
         self.speeds = {key: self.store.host_speeds(key) for key in self.environments}
         self.rounds = RoundsNeeded(
             self.settings,
             self.runs,
-            recorded_trials(self.store, self.sweep_id, self.runs, self.servers),
+            recorded_trials(self.store, self.sweep_id, self.runs, self.environment_ids),
             self.plan.duet_rule,
         )
 
@@ -201,7 +202,7 @@ class LocalExecutor(TrialExecutor):
             tempfile.TemporaryDirectory(prefix="effbench-duet-") as folder,
             ThreadPoolExecutor(1) as helper,
         ):
-            meeting = Meeting(Path(folder), self.settings.timeout_s)
+            meeting = Meeting(Path(folder))
             following = helper.submit(
                 self.run_member,
                 slot,
@@ -240,7 +241,8 @@ class LocalExecutor(TrialExecutor):
         try:
             request = self.request_of(slot, run, round)
             if leads or meeting.takes_place:
-                request.duet = meeting.request(leads)
+                answer_s = ANSWER_PART * self.settings.timeout_s
+                request.duet = DuetRequest(str(meeting.folder), leads, answer_s)
             return self.run_trial(slot, run, request, meeting)
         except BaseException:
             self.stop.set()
@@ -347,9 +349,10 @@ class LocalExecutor(TrialExecutor):
         protocol = dict(vars(self.settings.protocol))
         if self.is_busy:
             protocol["patience"] = 1.0
-        environment_id = self.servers[run.interpreter].environment_id
+        environment_id = self.environment_ids[run.interpreter]
         caches = self.caches / environment_id / run.cell.key[:32]
-        compilation = self.compilation_of(run, round, caches)
+        used = {record.compilation for record in self.rounds.trials_of(run)}
+        compilation = self.compilation_of(used, round, caches)
         speeds = self.speeds[environment_id]
         return TrialRequest(
             cell=run.cell.params(),
@@ -358,7 +361,7 @@ class LocalExecutor(TrialExecutor):
             gpu_uuid=slot.uuid,
             cache_dir=str(caches / str(compilation)),
             compilation=compilation,
-            is_cold=compilation not in self.compilations_of(run),
+            is_cold=compilation not in used,
             cores=slot.cores,
             foreign_wait_s=self.settings.executor.foreign_wait_s,
             host_ms=speeds.quiet_ms(),
@@ -366,21 +369,17 @@ class LocalExecutor(TrialExecutor):
             baseline=self.baseline_of(run),
         )
 
-    def compilation_of(self, run: CellRun, round: int, caches: Path) -> int:
+    def compilation_of(self, used: Set[int | None], round: int, caches: Path) -> int:
         """Return the number of the compile cache that the trial uses: rounds use them in turn.
+        `used`: those of the recorded trials of its run.
 
         A cache that is gone, such as those of a completed sweep that gets more rounds, is followed
         by one with another number, because another compilation fills it.
         """
         number = round % self.settings.compilations
-        used = self.compilations_of(run)
         while number in used and not (caches / str(number)).exists():
             number += self.settings.compilations
         return number
-
-    def compilations_of(self, run: CellRun) -> set[int | None]:
-        """Return the numbers of the compile caches that recorded trials used."""
-        return {record.compilation for record in self.rounds.trials_of(run)}
 
     def baseline_of(self, run: CellRun) -> dict[str, Any] | None:
         """Return the mode that the run's speedup refers to, if a cell of this sweep has it; None
@@ -399,7 +398,7 @@ class LocalExecutor(TrialExecutor):
         """Store trials that have ended, and tell which of the group's `runs` need no more. Raises
         StoreError."""
         for run, record in records.items():
-            environment_id = self.servers[run.interpreter].environment_id
+            environment_id = self.environment_ids[run.interpreter]
             self.store.add_trial(self.sweep_id, environment_id, record)
             self.speeds[environment_id].add(record)
             self.note_disturbance(run, record)
