@@ -46,9 +46,9 @@ class ModeChange:
 @dataclass
 class Compared:
     """A comparison. `differences`: in software, flags and protocol, as text; `changes`: the most
-    important first. `unchecked`: hardware and interpreters of the later sweep that a check did not
-    compare; `interrupted`: why the re-run of a check ended early, None if it did not; `first`: the
-    metric whose rows come first among those with the same verdict, None for no such order."""
+    important first. `interrupted`: why the re-run of a check ended early, None if it did not;
+    `first`: the metric whose rows come first among those with the same verdict, None for no such
+    order."""
 
     before: Side
     after: Side
@@ -58,7 +58,6 @@ class Compared:
     limits: Limits
     interleaved: bool = False
     notes: list[str] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)
     interrupted: str | None = None
     first: str | None = None
 

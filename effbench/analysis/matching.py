@@ -107,7 +107,7 @@ class Side:
 
     def recorded_facts(self, environment_id: str) -> Mapping[str, Any]:
         """Return what the sweep records about the interpreter of an environment."""
-        return (self.sweep.host.get("environments") or {}).get(environment_id) or {}
+        return self.sweep.interpreters.get(environment_id) or {}
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,7 @@ class ComparedCell:
 def load(store: Store, info: SweepInfo) -> Side:
     """Return a whole sweep as a side."""
     # in the user's order, if the sweep records it
-    recorded = info.host.get("environments") or ()
-    turns = {key: turn for turn, key in enumerate(recorded, 1)}
+    turns = {key: turn for turn, key in enumerate(info.interpreters, 1)}
     environments = sorted(
         store.environments_of(info.id),
         key=lambda known: turns.get(known.id, 0),

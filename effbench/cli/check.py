@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Sequence
 
 from effbench.analysis.compare import Compared, compare_sweeps, one_baseline
 from effbench.analysis.matching import DISTURBED, place_of
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         compared = compare_sweeps(store, before, sweep, limits_for(args), args.across, args.on)
         places = dict.fromkeys(map(place_of, store.environments_of(sweep.id)))
         database = store.name  # without a password, because output ends up in logs
-    compared.unchecked += [place for place in places if place not in compared.after.places]
+    unchecked = [place for place in places if place not in compared.after.places]
     words = words_of(args, sweep, database)
     again: str | None = shlex.join(["effbench", *words])
     rerun_id = None
@@ -75,8 +76,9 @@ def run(args: argparse.Namespace) -> int:
     document = CheckDocument(
         compared,
         args.all,
+        unchecked,
         baseline=args.baseline,
-        line=verdict_line(compared, args.baseline),
+        line=verdict_line(compared, unchecked, args.baseline),
         again=again,
     )
     report(document, args)
@@ -147,7 +149,7 @@ def report(document: CheckDocument, args: argparse.Namespace) -> None:
             options.write(document.junit(), args, "junit")
 
 
-def verdict_line(compared: Compared, name: str) -> str:
+def verdict_line(compared: Compared, unchecked: Sequence[str], name: str) -> str:
     """Return `check failed: 2 slower, 1 broken against main`, `check passed against main`, `check
     not finished against main` or `nothing was checked against main`. Unless it failed, also list
     what was not judged: ignored, ambiguous and marked rows, cells without figures on both sides,
@@ -165,7 +167,7 @@ def verdict_line(compared: Compared, name: str) -> str:
         parts.append(compared.interrupted)
     if not compared.failing:
         parts += overlooked(compared)
-    parts += [f"{place} not checked" for place in compared.unchecked]
+    parts += [f"{place} not checked" for place in unchecked]
     return "; ".join(parts)
 
 

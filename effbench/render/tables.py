@@ -41,8 +41,7 @@ MOST_TIES = 6
 def rows_of(store: Store, sweep: SweepInfo) -> list[Result]:
     """Return a sweep's results, labelled by interpreter if it has several. The rows of a cell are
     in the order in which the interpreters were given."""
-    given = sweep.host.get("environments") or ()
-    turns = {environment_id: turn for turn, environment_id in enumerate(given)}
+    turns = {environment_id: turn for turn, environment_id in enumerate(sweep.interpreters)}
     rows = []
     for of_cell in grouped(store.results(sweep.id), attrgetter("cell_key")).values():
         rows += sorted(of_cell, key=lambda row: turns.get(row.environment_id, len(turns)))

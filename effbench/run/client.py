@@ -89,22 +89,13 @@ class ServerRequest:
     stopped: bool = False
     timed_out_s: float | None = None
     waited_s: float = 0.0
-    phase_began_s: float = field(default_factory=time.monotonic)
 
     def begin(self, phase: str) -> None:
         """Note the phase that begins."""
-        self.end_phase()
         self.phase = phase
         self.begun.put(phase)
 
-    def end_phase(self) -> None:
-        now_s = time.monotonic()
-        if self.phase == DUET_PHASE:
-            self.waited_s += now_s - self.phase_began_s
-        self.phase_began_s = now_s
-
     def end(self, outcome: Message) -> None:
-        self.end_phase()
         self.outcome = outcome
         self.done.set()
         self.begun.put(None)
@@ -262,15 +253,18 @@ class ForkServer:
         killed after `timeout_s`, or once `stop` is set."""
         deadline = time.monotonic() + timeout_s
         try:
-            while True:
+            phase: str | None = ""
+            while phase is not None:
+                since_s, is_waiting = time.monotonic(), request.phase == DUET_PHASE
+                phase = ""
                 with contextlib.suppress(Empty):
                     phase = request.begun.get(timeout=min(POLL_S, timeout_s))
-                    if phase is None:
-                        return
+                if is_waiting:
+                    request.waited_s += time.monotonic() - since_s
+                if phase:
                     yield phase
                 if request.done.is_set():
                     continue
-                is_waiting = request.phase == DUET_PHASE
                 if stop.is_set():
                     request.stopped = True
                     self.kill(request)

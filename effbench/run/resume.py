@@ -117,9 +117,8 @@ def compared_settings(
     for name, value in vars(settings.protocol).items():
         setting = f"protocol.{name}".removesuffix(".name")
         pairs[setting] = (info.protocol.get(name, value), value)
-    recorded = info.host.get("environments")
-    if facts and recorded:
-        pairs["interpreters"] = (interpreters_text(recorded), interpreters_text(facts))
+    if facts and info.interpreters:
+        pairs["interpreters"] = (interpreters_text(info.interpreters), interpreters_text(facts))
     return pairs
 
 
@@ -156,10 +155,9 @@ def changes(info: SweepInfo, facts: Mapping[str, Mapping[str, Any]]) -> Iterator
     `host["environments"]`."""
     if not info.trials:
         return
-    recorded = info.host.get("environments") or {}
     for environment_id, now in facts.items():
         interpreter = Interpreter.from_facts(now)
-        before = recorded.get(environment_id)
+        before = info.interpreters.get(environment_id)
         if before is None:
             yield (
                 f"hardware or software of {interpreter} has changed since the recorded trials: all"

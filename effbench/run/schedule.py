@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -93,11 +94,12 @@ class RoundsNeeded:
 
     def __post_init__(self) -> None:
         self.compared = grouped(self.runs, lambda run: run.compared)
+        self.history = defaultdict(list, self.history)
 
     def groups(self) -> list[TrialGroup]:
         """Return the remaining trials, round by round."""
         over = set(filter(self.is_over, self.runs))
-        recorded = {(run, trial.round) for run in self.runs for trial in self.trials_of(run)}
+        recorded = {(run, trial.round) for run in self.runs for trial in self.history[run]}
         groups = []
         for round in range(self.settings.protocol.rounds):
             for runs in round_order(self.runs, self.settings.sweep.seed, round):
@@ -108,15 +110,12 @@ class RoundsNeeded:
 
     def add(self, run: CellRun, trial: Trial) -> None:
         """Note a trial that has ended."""
-        self.history.setdefault(run, []).append(trial)
-
-    def trials_of(self, run: CellRun) -> Sequence[Trial]:
-        return self.history.get(run, ())
+        self.history[run].append(trial)
 
     def is_over(self, run: CellRun) -> bool:
         """Return whether the run needs no further rounds."""
         # a cell that failed once cannot become ok again: the worst status counts
-        return not is_measured(self.trials_of(run)) or self.is_enough(run)
+        return not is_measured(self.history[run]) or self.is_enough(run)
 
     def is_enough(self, run: CellRun) -> bool:
         """Return whether the remaining rounds may be skipped: under all interpreters that can run
@@ -135,9 +134,9 @@ class RoundsNeeded:
         quiet = set.intersection(*map(quiet_rounds, measured))
         return all(self.is_precise(trials, quiet) for trials in measured)
 
-    def recorded_with(self, run: CellRun) -> list[Sequence[Trial]]:
+    def recorded_with(self, run: CellRun) -> list[list[Trial]]:
         """Return the trials of each recorded run that this one is compared with, and its own."""
-        return list(filter(None, map(self.trials_of, self.compared[run.compared])))
+        return [self.history[other] for other in self.compared[run.compared] if self.history[other]]
 
     def is_precise(self, trials: Sequence[Trial], rounds: set[int]) -> bool:
         """Return whether latency and period are precise enough in these rounds, over all

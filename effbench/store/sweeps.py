@@ -75,6 +75,12 @@ class SweepInfo:
     trials: int = 0
     statuses: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def interpreters(self) -> JsonObject:
+        """Environment id -> recorded facts about its interpreter, in the order in which they were
+        given."""
+        return self.host.get("environments") or {}
+
 
 # --- find sweeps ---
 

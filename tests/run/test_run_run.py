@@ -186,7 +186,7 @@ def test_a_sweep_that_runs_is_not_resumed(db, monkeypatch):
 
 def info(*interpreters, trials=1):
     environments = {f"e{index}": one.facts() for index, one in enumerate(interpreters)}
-    return SimpleNamespace(id="s", host={"environments": environments}, trials=trials)
+    return SimpleNamespace(id="s", host={}, interpreters=environments, trials=trials)
 
 
 MATRIX = [a_cell(bs=bs) for bs in (1, 2, 4)]
@@ -200,7 +200,7 @@ def taken_up(cells=MATRIX, interpreter=HERE, **changed):
     store = SimpleNamespace(find_sweep=lambda name: recorded, planned=lambda sweep_id: MATRIX)
     settings = Settings.with_defaults(resume="last", **changed)
     plan = SweepPlan([CellRun(cell) for cell in cells])
-    facts = info(interpreter).host["environments"]
+    facts = info(interpreter).interpreters
     return resume.same_sweep(store, settings, plan, facts, Progress(quiet=True))
 
 
@@ -237,8 +237,8 @@ def test_there_may_be_more_rounds():
 )
 def test_resuming_notes_what_has_changed(monkeypatch, environment_id, old, note):
     monkeypatch.setattr("effbench.run.git.git", lambda *_: None)
-    recorded, current = info(A, B), info(A, B).host["environments"].values()
-    recorded.host["environments"]["e1"] |= old
+    recorded, current = info(A, B), info(A, B).interpreters.values()
+    recorded.interpreters["e1"] |= old
     facts = dict(zip(("e0", environment_id), current, strict=True))
     changes = list(resume.changes(recorded, facts))
     assert len(changes) == (note is not None)

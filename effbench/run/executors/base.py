@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Event
 
 from effbench.run.interpreters import Interpreter
@@ -17,8 +17,8 @@ class TrialExecutor:
     """Runs the trials of a sweep that has begun. The method `run` of each executor runs and records
     the remaining ones, until all have ended or the sweep is stopped, and raises WorkerError.
 
-    `servers`: of the probed interpreters. `runs`: those of the plan. `environments`: id ->
-    interpreter, as far as they are known.
+    `servers`: of the probed interpreters. `environments`: id -> interpreter, as far as they are
+    known.
     """
 
     settings: Settings
@@ -27,8 +27,8 @@ class TrialExecutor:
     sweep_id: str
     progress: Progress
     stop: Event
-    runs: Sequence[CellRun] = field(init=False)
     environments: dict[str, Interpreter] = field(default_factory=dict, init=False)
 
-    def __post_init__(self) -> None:
-        self.runs = self.plan.distinct_runs()
+    @cached_property
+    def runs(self) -> list[CellRun]:
+        return self.plan.distinct_runs()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,11 @@ class LocalExecutor(TrialExecutor):
     """
 
     store: Store | JobStore
-    apart: set[CellRun] = field(default_factory=set, init=False)
-    unquiet: int = field(default=0, init=False)
-    is_busy: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        self.apart: set[CellRun] = set()
+        self.unquiet = 0
+        self.is_busy = False
         self.slots = slots_of(gpus_of(self.servers), cells_of(self.runs))
         self.environment_ids = environment_ids(self.servers)
         self.environments = {key: interpreter for interpreter, key in self.environment_ids.items()}
@@ -351,7 +350,7 @@ class LocalExecutor(TrialExecutor):
             protocol["patience"] = 1.0
         environment_id = self.environment_ids[run.interpreter]
         caches = self.caches / environment_id / run.cell.key[:32]
-        used = {record.compilation for record in self.rounds.trials_of(run)}
+        used = {record.compilation for record in self.rounds.history[run]}
         compilation = self.compilation_of(used, round, caches)
         speeds = self.speeds[environment_id]
         return TrialRequest(

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from effbench.core.cell import Trial
@@ -81,12 +81,11 @@ class SlurmExecutor(TrialExecutor):
     cell key -> recorded trials."""
 
     store: Store
-    jobs: list[ClusterJob] = field(default_factory=list, init=False)
-    lost: str = field(default="", init=False)
-    history: dict[str, dict[str, list[Trial]]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        self.jobs: list[ClusterJob] = []
+        self.lost = ""
+        self.history: dict[str, dict[str, list[Trial]]] = {}
         self.folder = jobs_folder(self.settings) / self.sweep_id
         self.name = f"effbench-{self.sweep_id}"
 
@@ -106,8 +105,7 @@ class SlurmExecutor(TrialExecutor):
                 with suppress(WorkerError):  # of another version: its trials run again
                     self.read(ClusterJob(events.parent))
             shutil.rmtree(self.folder, ignore_errors=True)
-        known = self.store.find_sweep(self.sweep_id).host.get("environments") or {}
-        for environment_id, facts in known.items():
+        for environment_id, facts in self.store.find_sweep(self.sweep_id).interpreters.items():
             self.environments[environment_id] = Interpreter.from_facts(facts)
             self.history[environment_id] = self.store.history(self.sweep_id, environment_id)
         recorded = {run: self.trials_of(run) for run in self.runs}
