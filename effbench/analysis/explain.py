@@ -32,9 +32,9 @@ from effbench.core.trace import Trace
 from effbench.stats.intervals import Interval, t_quantile
 from effbench.store.trials import TracedTrial
 
-#: A part of the difference is large from this fraction on. Without intervals, only large parts are
-#: causes.
-LARGE = 0.25
+#: A part that is a smaller fraction of the difference is not named, without intervals and in the
+#: work of the host a smaller one than LARGE.
+SMALL, LARGE = 0.1, 0.25
 #: Without intervals, a smaller relative difference counts as none.
 FLOOR = 0.02
 #: A kind of kernel changes explains a term from this fraction of it on.
@@ -60,17 +60,21 @@ class Part(StrEnum):
 
 #: All terms, in the order of a call.
 TERMS = (Part.BEFORE, Part.GAPS, *KernelClass, Part.AFTER, Part.REST)
-#: What happens in a term, before `longer` or `less time` and where it happens.
-VERBS = {
-    Part.BEFORE: "the host takes {} before the first kernel",
-    Part.GAPS: "the GPU waits {} between kernels",
-    Part.AFTER: "the host takes {} after the last kernel",
+#: Names of terms on the CPU.
+ON_CPU = {
+    Part.BEFORE.value: "Python before the first operator",
+    Part.GAPS.value: "Python between operators",
+    Part.AFTER.value: "Python after the last operator",
 }
-VERBS_ON_CPU = {
-    Part.BEFORE: "Python takes {} before the first operator",
-    Part.GAPS: "Python takes {} between operators",
-    Part.AFTER: "Python takes {} after the last operator",
-}
+#: First word of such a name -> what happens, before `longer` or `less time`.
+VERBS = {"host": "the host takes", "idle": "the GPU waits", "Python": "Python takes"}
+
+
+def title_of(name: str, device: str) -> str:
+    """Return how to call a term on `cuda` or `cpu`."""
+    if device == "cpu":
+        return ON_CPU.get(name, name)
+    return name
 
 
 # --- statistics
@@ -269,13 +273,16 @@ class Explanation:
 
     @cached_property
     def certain_terms(self) -> list[Term]:
-        """The terms that explain the difference or reduce it, largest first; none if it is not
-        significant."""
+        """The terms that explain a part of the difference or reduce it, largest first; none if it
+        is not significant."""
         whole = abs(self.difference_ms.value)
-        if not is_certain(self.difference_ms, FLOOR * self.first.latency_ms.value):
-            return []
-        explained = [term for term in self.terms if term.name != Part.REST]
-        return by_size(term for term in explained if is_certain(term.ms, LARGE * whole))
+        certain = []
+        if is_certain(self.difference_ms, FLOOR * self.first.latency_ms.value):
+            for term in self.terms:
+                is_large = abs(term.ms.value) > SMALL * whole
+                if term.name != Part.REST and is_large and is_certain(term.ms, LARGE * whole):
+                    certain.append(term)
+        return by_size(certain)
 
     @property
     def cause(self) -> str | None:
@@ -313,15 +320,13 @@ class Explanation:
         return text
 
     def _reasons(self, digits: int) -> str:
-        least_ms = LARGE * abs(self.difference_ms.value)
         reasons = []
         if self.cause is None:
             reasons.append("no single part explains it")
-        for number, term in enumerate(self.certain_terms[:MOST_TERMS]):
-            if number == 0 or abs(term.ms.value) > least_ms:
-                reasons.append(f"{term.ms.value:+.{digits}f} ms because {self.reason(term)}")
+        for term in self.certain_terms[:MOST_TERMS]:
+            reasons.append(f"{term.ms.value:+.{digits}f} ms because {self.reason(term)}")
         rest = self.rest
-        if rest is not None and abs(rest.ms.value) > least_ms:
+        if rest is not None and abs(rest.ms.value) > LARGE * abs(self.difference_ms.value):
             reasons.append(f"{rest.ms.value:+.{digits}f} ms not explained")
         return ", ".join(reasons)
 
@@ -340,10 +345,8 @@ class Explanation:
         return f"{count(number, noun)} {verb} {predicate_of(changes)}"
 
     def _reason_of_host(self, term: Term, more: str) -> str:
-        verbs = VERBS
-        if self.second.typical.device == "cpu":
-            verbs = VERBS_ON_CPU
-        reason = verbs[Part(term.name)].format(more)
+        who, where = title_of(term.name, self.second.typical.device).split(" ", 1)
+        reason = f"{VERBS[who]} {more} {where}"
         works = []
         for work in self.host_changes:
             if work.name == GRAPH_LAUNCH and term.name == Part.GAPS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -67,6 +67,10 @@ class Pair(NamedTuple):
     first: Kernel
     second: Kernel
 
+    @property
+    def is_same(self) -> bool:
+        return _name_of(self.first) == _name_of(self.second)
+
 
 @dataclass(frozen=True)
 class KernelChange:
@@ -93,26 +97,27 @@ def changes_between(first: Trace, second: Trace) -> list[KernelChange]:
     difference first."""
     singles = _single_changes(first.kernels, second.kernels)
     alike = grouped(singles, lambda change: replace(change, first_ms=0.0, second_ms=0.0))
-    merged = [_merged(change, singles) for change, singles in alike.items()]
-    differing = [change for change in merged if change.kind is not ChangeKind.SAME]
-    return sorted(differing, key=lambda change: -abs(change.ms))
-
-
-def _merged(change: KernelChange, singles: Sequence[KernelChange]) -> KernelChange:
-    first_ms = sum(single.first_ms for single in singles)
-    second_ms = sum(single.second_ms for single in singles)
-    kind = change.kind
-    if kind is ChangeKind.SAME and second_ms > first_ms * (1 + SAME_TIME):
-        kind = ChangeKind.SLOWER
-    elif kind is ChangeKind.SAME and second_ms < first_ms * (1 - SAME_TIME):
-        kind = ChangeKind.FASTER
-    return replace(change, kind=kind, count=len(singles), first_ms=first_ms, second_ms=second_ms)
+    changes = []
+    for change, of_kind in alike.items():
+        first_ms = sum(single.first_ms for single in of_kind)
+        second_ms = sum(single.second_ms for single in of_kind)
+        kind = change.kind
+        if kind is ChangeKind.SAME:
+            if abs(second_ms - first_ms) <= SAME_TIME * first_ms:
+                continue
+            kind = ChangeKind.SLOWER if second_ms > first_ms else ChangeKind.FASTER
+        changes.append(
+            replace(change, kind=kind, count=len(of_kind), first_ms=first_ms, second_ms=second_ms)
+        )
+    return sorted(changes, key=lambda change: -abs(change.ms))
 
 
 def with_operators(trace: Trace, other: Trace) -> Trace:
     """Return the trace with operators of the other one where it knows none, as in CUDA graphs:
     those of the same kernels at the aligned positions."""
     kernels = list(trace.kernels)
+    if all(kernel.operator for kernel in kernels):
+        return trace
     names = [[_name_of(kernel) for kernel in side.kernels] for side in (trace, other)]
     for match in aligned(*names):
         kernel = kernels[match.first]
@@ -125,11 +130,13 @@ def with_operators(trace: Trace, other: Trace) -> Trace:
 
 
 def _single_changes(first: Sequence[Kernel], second: Sequence[Kernel]) -> Iterator[KernelChange]:
-    """Yield what happened to each kernel, in the order of a call."""
+    """Yield what happened to each kernel. One that does the work of several stands between the same
+    kernels as they do; fused loops do it for the whole call."""
+    is_whole = any(class_of(kernel) is KernelClass.FUSED_LOOPS for kernel in (*first, *second))
     block: list[Pair] = []
     for pair in _pairs(first, second):
         block.append(pair)
-        if _name_of(pair.first) == _name_of(pair.second):
+        if pair.is_same and not is_whole:
             yield from _changes_of_block(block)
             block = []
     yield from _changes_of_block(block)
@@ -150,49 +157,52 @@ def _pairs(first: Sequence[Kernel], second: Sequence[Kernel]) -> Iterator[Pair]:
 
 
 def _changes_of_block(block: Sequence[Pair]) -> Iterator[KernelChange]:
-    """Yield what happened to kernels up to the next one that is the same on both sides."""
+    """Yield what happened to the kernels of a block. Kernels of the side with more of them are
+    fused if one of the other side does the work of several."""
     first = [pair.first for pair in block if pair.first is not NOTHING]
     second = [pair.second for pair in block if pair.second is not NOTHING]
+    of_first: set[KernelClass] = set()
+    of_second: set[KernelClass] = set()
+    if len(first) < len(second):
+        of_first = _fusing_classes(first)
+    elif len(first) > len(second):
+        of_second = _fusing_classes(second)
     for pair in block:
-        kind = ChangeKind.REPLACED
-        others: Sequence[Kernel] = ()
         if pair.first is NOTHING:
-            kind = ChangeKind.NEW
-            if len(second) > len(first):
-                others = first
+            yield _change(pair, ChangeKind.NEW, of_first)
         elif pair.second is NOTHING:
-            kind = ChangeKind.GONE
-            if len(first) > len(second):
-                others = second
-        elif _name_of(pair.first) == _name_of(pair.second):
-            kind = ChangeKind.SAME
-        yield _change(pair, kind, others)
+            yield _change(pair, ChangeKind.GONE, of_second)
+        elif pair.is_same:
+            yield _change(pair, ChangeKind.SAME)
+        else:
+            yield _change(pair, ChangeKind.REPLACED)
 
 
-def _change(pair: Pair, kind: ChangeKind, others: Sequence[Kernel]) -> KernelChange:
-    """Return what happened to the kernels of a pair. `others`: fewer kernels of the other side, one
-    of which may do their work."""
-    kernel = pair.second
-    if kernel is NOTHING:
-        kernel = pair.first
+def _change(pair: Pair, kind: ChangeKind, fusing: Collection[KernelClass] = ()) -> KernelChange:
+    """Return what happened to the kernels of a pair. `fusing`: classes of those kernels on the
+    other side that do the work of several."""
+    kernel = pair.first if pair.second is NOTHING else pair.second
     kernel_class = class_of(kernel)
-    fusing = {class_of(other) for other in others if _is_fusing(other)}
     into = None
     if fusing:
         kind = FUSION[kind]
-        fusing.discard(kernel_class)
-    if len(fusing) == 1:
-        into = fusing.pop()
+    if len(fusing) == 1 and kernel_class not in fusing:
+        (into,) = fusing
     names = short_name(pair.first), short_name(pair.second)
     return KernelChange(
         kind, kernel_class, *names, into, 1, pair.first.added_ms, pair.second.added_ms
     )
 
 
-def _is_fusing(kernel: Kernel) -> bool:
-    """Return whether a kernel may do the work of several."""
-    fusing_classes = (KernelClass.ATTENTION, KernelClass.FUSED_LOOPS)
-    return kernel.name.startswith("triton_") or class_of(kernel) in fusing_classes
+def _fusing_classes(kernels: Iterable[Kernel]) -> set[KernelClass]:
+    """Return the classes of those kernels that may do the work of several."""
+    classes = set()
+    for kernel in kernels:
+        kernel_class = class_of(kernel)
+        is_whole = kernel_class in (KernelClass.ATTENTION, KernelClass.FUSED_LOOPS)
+        if is_whole or kernel.name.startswith("triton_"):
+            classes.add(kernel_class)
+    return classes
 
 
 # --- alignment

@@ -60,7 +60,6 @@ WHOLE_OPERATORS = (
 )
 #: Kernels by name; the first match counts.
 NAMES = (
-    (KernelClass.FUSED_LOOPS, r"^(fused loops$|cpp_)"),
     (KernelClass.PRODUCTS, r"^triton_tem.*(mm_|mm$)"),
     (KernelClass.CONVOLUTIONS, r"^triton_tem.*convolution|^triton_conv"),
     (KernelClass.ATTENTION, r"^triton_tem.*attention"),
@@ -123,6 +122,8 @@ def class_of(kernel: Kernel) -> KernelClass:
 
 @lru_cache(maxsize=8192)  # a call repeats its layers
 def _class_of(name: str, operator: str) -> KernelClass:
+    if name == KernelClass.FUSED_LOOPS:
+        return KernelClass.FUSED_LOOPS
     by_name = _first_match(NAMES, name)
     if by_name is not KernelClass.COLLECTIVES:
         by_name = _first_match(WHOLE_OPERATORS, operator) or by_name

@@ -164,6 +164,16 @@ def test_no_single_part_explains_a_difference_of_many_small_ones():
     assert explanation.sentence.endswith("A single trial has no intervals.")
 
 
+def test_a_certain_part_of_a_few_percent_is_no_cause():
+    first = trials(LAYER)
+    second = trials([*LAYER, ADD])
+    for trial in second:
+        trial.trial.latency_ms += 1.0
+    explanation = Explanation.of(first, second, NAMES)
+    assert explanation.cause is None
+    assert ": no single part explains it, +1.00 ms not explained." in explanation.sentence
+
+
 def test_a_part_that_reduces_the_difference_is_told():
     first = trials([SMALL, SMALL, COPY, ADD])
     second = trials([LARGE, LARGE, ADD])

@@ -251,6 +251,7 @@ def test_operators_of_the_cpu(operator, expected):
         ("aten::bmm", "aten::scaled_dot_product_attention", ATTENTION),
         (f"{VECTORIZED}CUDAFunctor_add<float>>", "aten::native_group_norm", NORMALISATION),
         ("aten::expand", "aten::addmm", PRODUCTS),
+        ("aten::as_strided", "fused loops", OTHER),
         ("ncclDevKernel_AllGather", "aten::batch_norm", COLLECTIVES),
     ],
 )
@@ -350,6 +351,21 @@ def test_kernels_that_are_no_longer_fused_into_a_product():
     assert rows([TEMPLATE, LARGE], [SMALL, GELU, LARGE]) == [
         ("no longer fused", 1, "", "elementwise gelu", "matrix products"),
         ("replaced", 1, "triton template addmm gelu", "nvjet 64x32 tile", None),
+    ]
+
+
+def test_fused_loops_do_the_work_of_a_whole_call():
+    product = a_kernel("aten::addmm", "aten::addmm", 0.1)
+    gelu = a_kernel("aten::gelu", "aten::gelu", 0.1)
+    loops = a_kernel("fused loops", "fused loops", 0.05)
+    inside = a_kernel("aten::addmm", "fused loops", 0.1)
+    assert rows([product, gelu] * 2, [loops, inside, inside]) == [
+        ("fused", 2, "gelu", "", "fused loops"),
+        ("new", 1, "", "fused loops", None),
+    ]
+    assert rows([loops, inside, inside], [product, gelu] * 2) == [
+        ("no longer fused", 2, "", "gelu", "fused loops"),
+        ("gone", 1, "fused loops", "", None),
     ]
 
 
