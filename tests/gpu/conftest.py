@@ -71,9 +71,10 @@ def shared_gpu() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The working directory of all sweeps, with modules.py in it."""
+    """The working directory of all sweeps, with the modules that they import."""
     folder = tmp_path_factory.mktemp("gpu")
     shutil.copy(HERE / "modules.py", folder)
+    shutil.copy(HERE.parent / "known_causes.py", folder)
     (folder / "conf" / "model").mkdir(parents=True)
     return folder
 
