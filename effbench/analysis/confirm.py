@@ -190,11 +190,7 @@ def measure_again(
         f"running {count(len(cells), 'cell')} again, at most {count(request.rounds, 'round')},"
         f" {method.text}; Ctrl-C judges them by the rounds that are complete"
     )
-    command = Command(
-        request.command,
-        {},
-        progress=progress,
-    )
+    command = Command(request.command, {}, progress=progress)
     rule = StoppingRule(floors_of(request.compared), is_gate=True)
     runs = [CellRun(cell, side) for cell in cells for side in (there, here)]
     with open_sweep(settings, runs, command) as sweep:

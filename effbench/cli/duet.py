@@ -116,8 +116,7 @@ def measure(
             "duet: A and B must give one cell each for each cell of the common overrides"
         )
     progress = Progress(quiet=args.format != "table" or args.out is not None)
-    argv = ["duet", args.first, args.second, *args.words]
-    command = Command(argv, {}, progress=progress)
+    command = Command(["duet", args.first, args.second, *args.words], {}, progress=progress)
     matrix = prepare([*old, *new])
     with open_sweep(matrix.settings, matrix.runs, command) as sweep:
         plan = matrix.plan(sweep.servers, command)
@@ -127,10 +126,9 @@ def measure(
             progress.note(
                 "training, requests and streams: both sides run one after the other, not in turn"
             )
-        floors = {run.cell.key: dict.fromkeys(TIMES, FLOOR) for run in runs}
-        rule = StoppingRule(floors)
+        rule = StoppingRule({run.cell.key: dict.fromkeys(TIMES, FLOOR) for run in runs})
         outcome = sweep.run(replace(plan, runs=runs, duet_rule=rule))
-    return outcome, answers_of(outcome, pairs, " ".join(first), " ".join(second))
+    return outcome, answers_of(outcome, runs, pairs, " ".join(first), " ".join(second))
 
 
 @dataclass(frozen=True)
@@ -160,16 +158,19 @@ def paired(first: Sequence[CellRun | None], second: Sequence[CellRun | None]) ->
 
 
 def answers_of(
-    outcome: Outcome, pairs: Sequence[RunPair], first: str, second: str
+    outcome: Outcome,
+    runs: Sequence[CellRun],
+    pairs: Sequence[RunPair],
+    first: str,
+    second: str,
 ) -> list[DuetAnswer]:
-    """Return the answer for each cell, by the complete rounds of the sweep. `first`, `second`:
-    names of the sides."""
+    """Return the answer for each cell, by the complete rounds of the sweep. `runs`: those of the
+    pairs; `first`, `second`: names of the sides."""
     from effbench.core.labels import cell_names
     from effbench.run.duets import Duets
     from effbench.run.resume import recorded_trials
     from effbench.store.store import Store
 
-    runs = [run for pair in pairs for run in (pair.first, pair.second)]
     with Store.open(outcome.db, mode="read") as store:
         recorded = recorded_trials(store, outcome.sweep_id, runs, outcome.environments)
     names = cell_names(pair.first.cell for pair in pairs)

@@ -105,9 +105,8 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     """Print a table of the results that are not ok; with `traceback` each reason followed by its
     traceback."""
     results = rows_of(store, sweep)
-    names = row_names(results)
-    named = dict(zip(names, results, strict=True))
-    failed = {name: result for name, result in named.items() if result.status is not Status.OK}
+    named = zip(row_names(results), results, strict=True)
+    failed = {name: result for name, result in named if result.status is not Status.OK}
     if not failed:
         text = f"no failures in sweep {sweep.id}: {count(len(results), 'cell')} ok"
         terminal().print(text, highlight=False)

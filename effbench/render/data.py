@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from effbench.analysis.compare import Compared, compare_sweeps
@@ -148,12 +148,14 @@ def read(store: Store, database: str, references: Sequence[str] = ()) -> ReportD
     else:
         device_sweeps = newest(store, infos, database)
         shown = [info for info in infos if _is_shown(info)]
-    for device_sweep in device_sweeps:
-        device_sweep.changes = read_changes(store, device_sweep, environments)
-    most = MOST_RESULTS * len(device_sweeps)
+    compared = [
+        replace(device_sweep, changes=read_changes(store, device_sweep, environments))
+        for device_sweep in device_sweeps
+    ]
+    most = MOST_RESULTS * len(compared)
     return ReportData(
         database,
-        device_sweeps,
+        compared,
         history=read_history(store, environment_ids=ids, most=most),
         claims=entries(store.verdicts()),
         sweeps=shown[:MOST_SWEEPS],

@@ -253,18 +253,18 @@ class ForkServer:
         killed after `timeout_s`, or once `stop` is set."""
         deadline = time.monotonic() + timeout_s
         try:
-            phase: str | None = ""
-            while phase is not None:
-                since_s, is_waiting = time.monotonic(), request.phase == DUET_PHASE
-                phase = ""
+            while True:
+                since_s = time.monotonic()
+                is_waiting = request.phase == DUET_PHASE
+                phase: str | None = ""
                 with contextlib.suppress(Empty):
                     phase = request.begun.get(timeout=min(POLL_S, timeout_s))
                 if is_waiting:
                     request.waited_s += time.monotonic() - since_s
+                if phase is None:
+                    return
                 if phase:
                     yield phase
-                if request.done.is_set():
-                    continue
                 if stop.is_set():
                     request.stopped = True
                     self.kill(request)

@@ -12,7 +12,7 @@ from typing import Any
 
 from effbench.core.cell import Cell, Trial
 from effbench.core.meeting import ALONE, DUET, call_off
-from effbench.core.message import DUET_PHASE, DuetRequest
+from effbench.core.message import DUET_PHASE
 from effbench.stats.intervals import geometric_mean
 from effbench.stats.significance import (
     LEAST_DUETS,
@@ -48,9 +48,9 @@ class Meeting:
         runs alone."""
         return self.leader_waits and not self.leader_has_ended
 
-    def begins(self, phase: str, duet: DuetRequest | None) -> None:
-        """Note a phase of a member: the follower may start when the leader waits for it."""
-        if phase != DUET_PHASE or duet is None or not duet.leads:
+    def begins(self, phase: str) -> None:
+        """Note a phase of the leader: the follower may start when the leader waits for it."""
+        if phase != DUET_PHASE:
             return
         with self.lock:
             self.leader_waits = True

@@ -154,8 +154,8 @@ class ServerPool:
     def close(self) -> None:
         """Close all servers except a lent one, once no thread uses the pool."""
         for server in (self.current, self.next):
-            if server is not None and server is not self.lent:
-                server.close()
+            if server is not None:
+                self.retire(server)
 
 
 # --- the first servers ---

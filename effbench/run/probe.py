@@ -13,7 +13,7 @@ from effbench.core.cell import Cell, Environment, mode_settings
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.message import ProbedGpu, ProbeRequest
 from effbench.core.settings import LOSSES
-from effbench.run.client import NEVER, ForkServer
+from effbench.run.client import ForkServer
 from effbench.run.interpreters import HERE, Interpreter
 
 PROBE_TIMEOUT_S = 300.0
@@ -43,8 +43,8 @@ def probe(
     server: ForkServer,
     cells: Sequence[Cell],
     baseline_mode: str,
-    interpreter: Interpreter = HERE,
-    stop: Event = NEVER,
+    interpreter: Interpreter,
+    stop: Event,
 ) -> ProbedMachine:
     """Import all targets of these cells in a child. Raises ConfigError if a target cannot be
     imported or a mode does not have a setting, and StoppedError once `stop` is set."""

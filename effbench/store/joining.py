@@ -47,7 +47,7 @@ SHARED_FIGURES = tuple(
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class HostSweep:
     """A sweep of one host, which is joined with others. `host`: a short and unique name."""
 
@@ -224,8 +224,7 @@ def _read_parts(connection: Connection, sweep_ids: Sequence[str]) -> list[HostSw
         fault = _fault(part, other)
         if fault:
             raise StoreError(f"{part.sweep.id} and {other.sweep.id} cannot be joined{fault}")
-    name_hosts(parts)
-    return parts
+    return with_hosts(parts)
 
 
 def _fault(part: HostSweep, other: HostSweep) -> str | None:
@@ -249,11 +248,12 @@ def _fault(part: HostSweep, other: HostSweep) -> str | None:
     return None
 
 
-def name_hosts(parts: Sequence[HostSweep]) -> None:
+def with_hosts(parts: Sequence[HostSweep]) -> list[HostSweep]:
+    """Return the parts with a short and unique name for each host."""
     names = [(part.hostname or "host").partition(".")[0] for part in parts]
-    is_unique = len(set(names)) == len(names)
-    for number, (part, name) in enumerate(zip(parts, names, strict=True), 1):
-        part.host = name if is_unique else f"{name}-{number}"
+    if len(set(names)) < len(names):
+        names = [f"{name}-{number}" for number, name in enumerate(names, 1)]
+    return [replace(part, host=name) for part, name in zip(parts, names, strict=True)]
 
 
 def _write_sweep(

@@ -242,7 +242,9 @@ class LocalExecutor(TrialExecutor):
             if leads or meeting.takes_place:
                 answer_s = ANSWER_PART * self.settings.timeout_s
                 request.duet = DuetRequest(str(meeting.folder), leads, answer_s)
-            return self.run_trial(slot, run, request, meeting)
+            if leads:
+                return self.run_trial(slot, run, request, meeting)
+            return self.run_trial(slot, run, request)
         except BaseException:
             self.stop.set()
             raise
@@ -261,8 +263,8 @@ class LocalExecutor(TrialExecutor):
         """Run the trial and return its record. Pause and retry if the harness failed.
 
         If the fork server died while user code ran, retry once from a separate server, as the trial
-        may be the cause. `meeting`: of its duet. Raises StoppedError, and WorkerError or OSError if
-        no fork server can be started; a cell with `env` is then `crashed`.
+        may be the cause. `meeting`: of the duet that it leads. Raises StoppedError, and WorkerError
+        or OSError if no fork server can be started; a cell with `env` is then `crashed`.
         """
         if self.stop.is_set():
             raise StoppedError
@@ -316,14 +318,15 @@ class LocalExecutor(TrialExecutor):
             for phase in server.phases(task, self.settings.timeout_s, self.stop):
                 self.progress.phase(run, phase)
                 if meeting is not None:
-                    meeting.begins(phase, request.duet)
+                    meeting.begins(phase)
             wall_s = time.monotonic() - start - task.waited_s
         if task.stopped:
             raise StoppedError
         record = record_of(task, run.cell.key, request.round)
         record.started_at = started_at
         record.wall_s = wall_s
-        record.gpu_index, record.gpu_uuid = slot.index, slot.uuid
+        record.gpu_index = slot.index
+        record.gpu_uuid = slot.uuid
         seconds = record.extra.get("phase_seconds")
         if seconds:
             record.overhead_s = wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
