@@ -127,6 +127,7 @@ def compare(
     """
     import pandas as pd
 
+    from effbench.analysis.cause import name_causes
     from effbench.analysis.compare import compare_parts, compare_sweeps, find
     from effbench.analysis.limits import check_metric, read
     from effbench.analysis.verdicts import COLUMNS, record
@@ -159,6 +160,7 @@ def compare(
                 find(store, after),
                 limits,
             )
+        name_causes(store, compared.changes)
     frame = pd.DataFrame([record(change) for change in compared.changes], columns=list(COLUMNS))
     # a column in which nothing is known would have another dtype than in other comparisons
     numbers = dict.fromkeys(frame.loc[:, "before":"smallest_slowdown"], float)

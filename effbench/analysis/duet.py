@@ -23,12 +23,14 @@ TIMES = ("latency_ms", "period_ms")
 @dataclass(frozen=True)
 class DuetAnswer:
     """The comparison of two sides of a cell. `cell`: its name; `first`, `second`: those of the
-    sides, such as `mode=default`."""
+    sides, such as `mode=default`. `cause`: of the difference of their latencies, if it is
+    known."""
 
     cell: str
     first: str
     second: str
     duets: Duets
+    cause: str | None = None
 
     @cached_property
     def tests(self) -> dict[str, RatioTest]:
@@ -39,6 +41,15 @@ class DuetAnswer:
             if test is not None:
                 tests[metric] = test
         return tests
+
+    @property
+    def difference_ms(self) -> float | None:
+        """The difference of the latencies, second - first; None if it is not significant, or if
+        the host was disturbed."""
+        test = self.tests.get("latency_ms")
+        if test is None or self.is_marked or not is_different(test):
+            return None
+        return (test.after or 0.0) - (test.before or 0.0)
 
     @property
     def is_marked(self) -> bool:
@@ -95,6 +106,17 @@ class DuetAnswer:
         return any((test.low or 0.0) > 1 + fraction for test in self.tests.values())
 
 
+def is_different(test: RatioTest) -> bool:
+    """Return whether the interval of a ratio excludes 1, and not all of it is inside the floor."""
+    if test.low is None or test.high is None:
+        return False
+    return not (test.low <= 1 <= test.high or is_inside(test.low, test.high))
+
+
+def is_inside(low: float, high: float) -> bool:
+    return low >= 1 / (1 + FLOOR) and high <= 1 + FLOOR
+
+
 def sentence_of(
     first: str,
     second: str,
@@ -109,10 +131,9 @@ def sentence_of(
     if low is None or high is None:
         times = f"{significant(ratio, 4)}×"
         return f"{second} takes {times} the time of {first} ({duets}; one has no interval)"
-    is_inside = low >= 1 / (1 + FLOOR) and high <= 1 + FLOOR
-    if is_inside or low <= 1 <= high:
+    if not is_different(test):
         difference = "significant difference"
-        if is_inside:
+        if is_inside(low, high):
             difference = f"difference beyond {FLOOR * 100:g} %"
         bounds = f"{change_text(low)} to {change_text(high)}"
         how = f"{second} takes {change_text(ratio)} ({bounds}; {duets})"

@@ -36,6 +36,7 @@ from effbench.stats.significance import (
     compare_pairs,
     significant,
 )
+from effbench.store.sides import ResultWithTrials
 
 
 class Verdict(StrEnum):
@@ -89,9 +90,10 @@ NOT_JUDGED = "not judged"
 class Change:
     """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95
     % bounds; `test`: of the ratio, if it was tested. `limit`: relative change that counts.
-    `ignored`: fails no check. `cause`: where the time went; None if that is unknown. `kernels`: how
-    those of both sides differ. `host_noise`: relative change of a launch-bound cell's time that may
-    come from the host.
+    `ignored`: fails no check. `results`: those that are compared; None in rows about a status.
+    `cause`: where the time went; None if that is unknown. `kernels`: how those of both sides
+    differ. `host_noise`: relative change of a launch-bound cell's time that may come from the
+    host.
 
     `marked_before`, `marked_after`: whether the figure of this side comes from a disturbed host.
     `disturbance`: then why; the row has no verdict (`ambiguous` in data), unless a re-run gave it
@@ -110,6 +112,7 @@ class Change:
     limit: float | None = None
     reason: str | None = None
     ignored: bool = False
+    results: tuple[ResultWithTrials, ResultWithTrials] | None = None
     cause: str | None = None
     kernels: str | None = None
     host_noise: float = 0.0
@@ -337,6 +340,7 @@ def figure_changes(
             after=figures.summary(figures.after),
             limit=limit.least_change(metric),
             ignored=limit.ignore,
+            results=cell.results,
         )
         if change.before and change.after is not None:
             change.ratio = change.after / change.before

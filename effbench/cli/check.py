@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from effbench.analysis.cause import name_causes
 from effbench.analysis.compare import Compared, compare_sweeps, one_baseline
 from effbench.analysis.matching import DISTURBED, place_of
 from effbench.analysis.verdicts import FAILING, NOT_JUDGED, Verdict, tally
@@ -73,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
         rerun_id = confirm_rows(compared, words, args)
         if rerun_id is None:
             again = None
+    with Store.open(args.db, mode="read") as store:  # a re-run writes to the database
+        name_causes(store, compared.changes)
     document = CheckDocument(
         compared,
         args.all,

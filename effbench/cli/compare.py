@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 
+from effbench.analysis.cause import name_causes
 from effbench.analysis.compare import Compared, compare_parts, compare_sweeps, find
 from effbench.analysis.limits import COMPARED, Limits, read
 from effbench.analysis.matching import ACROSS, BY_ENVIRONMENT
@@ -87,6 +88,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         compared = compare(store, args)
+        name_causes(store, compared.changes)
     write(comparison.Document(compared, args.all), args)
     return 0 if compared.changes else NothingFoundError.exit_code  # no cell has these metrics
 

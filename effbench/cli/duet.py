@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from effbench.analysis.cause import cause_between
 from effbench.analysis.duet import FLOOR, TIMES, DuetAnswer
 from effbench.cli import options
 from effbench.core import outputs
@@ -26,6 +27,7 @@ from effbench.store.secrets import masked_url
 if TYPE_CHECKING:
     from effbench.run.plan import CellRun
     from effbench.run.sweep import Outcome
+    from effbench.store.store import Store
 
 HELP = (
     "Measure which of two versions or modes is faster. Both are alive and take turns of a few"
@@ -171,14 +173,27 @@ def answers_of(
     from effbench.run.resume import recorded_trials
     from effbench.store.store import Store
 
-    with Store.open(outcome.db, mode="read") as store:
-        recorded = recorded_trials(store, outcome.sweep_id, runs, outcome.environments)
     names = cell_names(pair.first.cell for pair in pairs)
     answers = []
-    for pair in pairs:
-        duets = Duets(recorded[pair.first], recorded[pair.second])
-        answers.append(DuetAnswer(names[pair.first.cell.key], first, second, duets))
+    with Store.open(outcome.db, mode="read") as store:
+        recorded = recorded_trials(store, outcome.sweep_id, runs, outcome.environments)
+        for pair in pairs:
+            duets = Duets(recorded[pair.first], recorded[pair.second])
+            answer = DuetAnswer(names[pair.first.cell.key], first, second, duets)
+            answers.append(replace(answer, cause=cause_of(answer, pair, outcome, store)))
     return answers
+
+
+def cause_of(answer: DuetAnswer, pair: RunPair, outcome: Outcome, store: Store) -> str | None:
+    """Return the cause of a significant difference, from the traces of both sides."""
+    difference_ms = answer.difference_ms
+    if difference_ms is None:
+        return None
+    before, after = (
+        store.traces(outcome.sweep_id, run.cell.key, outcome.environments[run.interpreter])
+        for run in (pair.first, pair.second)
+    )
+    return cause_between(before, after, difference_ms)
 
 
 # --- output ---
@@ -202,6 +217,8 @@ def report(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Names
         for answer in answers:
             cell = f"{answer.cell}: " if len(answers) > 1 else ""
             console.print_line(escape(cell + answer.sentence), "bold")
+            if answer.cause:
+                console.print_line(escape(f"  {answer.cause}"))
         if table.rows:
             table.print(console)
         for note in notes:
@@ -226,6 +243,7 @@ def record_of(answer: DuetAnswer) -> dict[str, Any]:
     return {
         "cell": answer.cell,
         "sentence": answer.sentence,
+        "cause": answer.cause,
         "a": answer.first,
         "b": answer.second,
         "duets": len(answer.duets.counted),

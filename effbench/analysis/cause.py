@@ -1,0 +1,60 @@
+"""Name the cause of times that changed, from the traces of both sides: `name_causes`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+from effbench.analysis.explain import Explanation, NotTracedError
+from effbench.analysis.verdicts import CHANGED, Change
+from effbench.core.labels import grouped
+from effbench.store.sides import ResultWithTrials
+from effbench.store.store import Store
+from effbench.store.trials import TracedTrial
+
+LOGGER = logging.getLogger(__name__)
+#: Metrics whose change a trace may explain, the first one if several of a cell changed.
+TRACED = ("latency_ms", "period_ms", "gpu_busy_ms")
+#: Least fraction of a change that the difference of the traced latencies must have.
+LEAST = 0.5
+#: Most cells whose traces are read, the most important first.
+MOST_CELLS = 50
+
+
+def name_causes(store: Store, changes: Iterable[Change]) -> None:
+    """Set the cause of each slower or faster cell, on one of its rows, if both sides have traces.
+    Other cells' traces are not read."""
+    changed = []
+    for change in changes:
+        if change.verdict in CHANGED and change.metric in TRACED and change.results is not None:
+            changed.append(change)
+    cells = grouped(changed, attrgetter("key"))
+    for rows in list(cells.values())[:MOST_CELLS]:
+        first = min(rows, key=lambda row: TRACED.index(row.metric))
+        assert first.results is not None
+        before, after = (traces_of(store, result) for result in first.results)
+        difference_ms = (first.after or 0.0) - (first.before or 0.0)
+        first.cause = cause_between(before, after, difference_ms)
+
+
+def traces_of(store: Store, result: ResultWithTrials) -> list[TracedTrial]:
+    return store.traces(result.sweep_id, result.cell_key, result.environment_id)
+
+
+def cause_between(
+    before: Sequence[TracedTrial], after: Sequence[TracedTrial], difference_ms: float
+) -> str | None:
+    """Return the cause of a difference between two sides in one line; None without traces, if no
+    cause is certain, or if the latencies of the traced trials do not differ as much. A cause is
+    extra, so that this never raises an exception."""
+    try:
+        explanation = Explanation.of(before, after, ("before", "after"))
+        if explanation.difference_ms.value / difference_ms < LEAST:
+            return None
+        return explanation.cause
+    except NotTracedError:
+        return None
+    except Exception:  # a trace may come from another version, or from a stranger's file
+        LOGGER.warning("no cause of a change could be named", exc_info=True)
+        return None
