@@ -23,9 +23,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.core.cell import Cell, Environment, Result, Status, Trial
+from effbench.core.trace import Kernel, Trace
 from effbench.store import Store
-from effbench.store.schema import TRIAL
-from effbench.store.values import result_of, trial_row
+from effbench.store.schema import TRACE, TRIAL
+from effbench.store.values import TRACE_CODEC, result_of, trial_row
 
 MIB = 2**20
 H200 = "NVIDIA H200"
@@ -190,6 +191,20 @@ class Made:
             store.rebuild_results(sweep_id)
             store.finish_sweep(sweep_id, state)
         return sweep_id
+
+    def trace(self, sweep_id: str, cell: Cell, kernels: Sequence[Kernel]) -> None:
+        """Give each measured trial of a cell a trace of these kernels; the rest of its latency is
+        host time before them."""
+        busy_ms = sum(kernel.added_ms for kernel in kernels)
+        query = sa.select(TRIAL.c["id", "latency_ms"])
+        query = query.filter_by(sweep_id=sweep_id, cell_key=cell.key)
+        query = query.where(TRIAL.c.latency_ms.is_not(None))
+        with Store.open(self.path, mode="write") as store, store.writing() as connection:
+            for trial in connection.execute(query).all():
+                times = trial.latency_ms, trial.latency_ms - busy_ms, 0.0
+                trace = Trace("cuda", 10, *times, 3 * len(kernels), tuple(kernels), {})
+                row = {"trial_id": trial.id, "codec": TRACE_CODEC, "data": trace.packed()}
+                connection.execute(sa.insert(TRACE), row)
 
     def sql(self, statement: str) -> None:
         sql(self.path, statement)

@@ -101,3 +101,21 @@ def test_rounds_that_were_not_timed_in_turn_are_reported():
     assert answer((1.1, 1.1, 1.1), extra=alone).notes == [
         "some rounds were not timed in turn: the other member ended"
     ]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "more", "difference_ms"),
+    [
+        ((1.31, 1.33, 1.29), {}, 0.393),
+        ((0.5, 0.501, 0.499), {}, -0.634),
+        ((1.001, 1.0, 0.999, 1.002), {}, None),
+        ((1.006, 1.0065, 1.0055), {}, None),
+        ((1.05, 0.95, 1.02), {}, None),
+        ((1.3,), {}, None),
+        ((1.31, 1.33, 1.29), {"disturbance": "host busy"}, None),
+        ((1.31, 1.33, 1.29), {"status": Status.ERROR}, None),
+    ],
+)
+def test_only_a_significant_difference_of_latencies_is_to_be_explained(ratios, more, difference_ms):
+    found = answer(ratios, **more).difference_ms
+    assert found == (difference_ms and pytest.approx(difference_ms, abs=0.002))

@@ -78,6 +78,7 @@ def test_the_command_answers(answered):
         cell["sentence"],
     )
     assert 1.4 < cell["figures"][0]["ratio"] < 2.5 and cell["duets"] == 3
+    assert "Python" in cell["cause"]
 
 
 @pytest.fixture(scope="module")
