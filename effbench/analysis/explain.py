@@ -27,7 +27,7 @@ from effbench.analysis.winners import winners
 from effbench.core.cell import Result
 from effbench.core.errors import NothingFoundError
 from effbench.core.labels import LabelledResult, grouped, label_rows
-from effbench.core.printable import count, listed
+from effbench.core.printable import count, listed, one_line
 from effbench.core.trace import Trace
 from effbench.stats.intervals import Interval, t_quantile
 from effbench.store.trials import TracedTrial
@@ -41,6 +41,8 @@ FLOOR = 0.02
 MOST_OF_IT = 0.5
 #: Most terms in a sentence, and most names in a reason.
 MOST_TERMS, MOST_NAMES = 3, 2
+#: Keys in `Trial.extra` that say why a trial has no trace.
+NO_TRACE = ("no_trace", "omitted_trace", "damaged_trace")
 #: Names of the host's work in traces.
 GRAPH_LAUNCH, WAITING = "graph launch", "waiting for the GPU"
 
@@ -126,16 +128,16 @@ class Breakdown:
         """Divide the calls of the trials that have a trace. Raises NotTracedError without any."""
         traces = []
         latencies_ms = []
+        reasons = []
         for trial in traced:
             latency_ms = trial.trial.latency_ms
             if trial.trace is not None and latency_ms is not None:
                 traces.append(without_delay(trial.trace, latency_ms))
                 latencies_ms.append(latency_ms)
+            reasons += [trial.trial.extra[key] for key in NO_TRACE if key in trial.trial.extra]
         if not traces:
-            raise NotTracedError(
-                f"{name} was not traced: it was measured by an older version of effbench, with"
-                " protocol.profile=false, or in a way that cannot be traced"
-            )
+            reasons.append("measured by an older version, or with protocol.profile=false")
+            raise NotTracedError(f"{name} was not traced: {one_line(reasons[0])}")
         return cls(name, traces, latencies_ms)
 
     @property
@@ -306,8 +308,8 @@ class Explanation:
         if not is_certain(whole, FLOOR * old):
             digits = digits_of(old)
             return (
-                f"{self.second.name} takes as long as {self.first.name}"
-                f" ({new:.{digits}f} and {old:.{digits}f} ms): the difference is not significant."
+                f"{self.second.name} takes {new:.{digits}f} ms and {self.first.name}"
+                f" {old:.{digits}f} ms: the difference is not significant."
             )
         more = "longer" if whole.value > 0 else "less"
         text = (

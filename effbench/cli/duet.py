@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -73,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not options.is_stdout(args.out):  # measuring takes minutes
         outputs.refuse_database(Path(args.out))
-    outcome, answers = measure(args, side_of(args.first), side_of(args.second))
+    outcome, answers = measure(args, options.side_of(args.first), options.side_of(args.second))
     report(answers, outcome, args)
     if outcome.state != "completed":
         print(f"effbench: interrupted (sweep {outcome.sweep_id})", file=sys.stderr)
@@ -83,17 +82,6 @@ def run(args: argparse.Namespace) -> int:
     if has_failed or any(answer.is_slower(args.fail_above / 100) for answer in answers):
         return 1
     return 0 if all(answer.tests for answer in answers) else NothingFoundError.exit_code
-
-
-def side_of(text: str) -> list[str]:
-    """Return the overrides of a side; a bare word is a mode. Raises UsageError."""
-    try:
-        words = shlex.split(text)
-    except ValueError:  # a quotation mark without its partner
-        words = []
-    if not words:
-        raise UsageError(f"duet: {text!r} is no override such as mode=default, and no mode")
-    return [word if "=" in word else f"mode={word}" for word in words]
 
 
 # --- measuring ---

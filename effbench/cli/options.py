@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -95,6 +96,17 @@ def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
     parser.add_argument(
         "--format", default="table", choices=["table", *formats], help="(default: %(default)s)"
     )
+
+
+def side_of(text: str) -> list[str]:
+    """Return the overrides of a side of a comparison; a bare word is a mode. Raises UsageError."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quotation mark without its partner
+        words = []
+    if not words:
+        raise UsageError(f"{text!r} is no override such as mode=default, and no mode")
+    return [word if "=" in word else f"mode={word}" for word in words]
 
 
 def is_stdout(out: str | None) -> bool:

@@ -22,8 +22,7 @@ Settings
   effbench --cfg job prints every setting with its value; --info explains where it comes from.
   docs/reference/settings.md explains all settings; `effbench models` lists what model= takes.
   mode= takes eager, default, reduce-overhead, cuda-graph ... (docs/reference/modes.md).
-  --dry-run prints a sweep's plan and duration; --config-dir=DIR adds your own YAML files.
-  -v prints what effbench does and waits for; a sweep writes it to logs/ next to its database.
+  --dry-run prints a sweep's plan; --config-dir=DIR adds YAML files; -v prints what effbench does.
 """
 #: Purpose -> its commands -> the beginning of the command's own help.
 GROUPS = {
@@ -32,6 +31,7 @@ GROUPS = {
         "ls": "List the sweeps in the database",
         "report": "Write an HTML report of the database",
         "compare": "Compare two sweeps cell by cell",
+        "explain": "Explain where the time went between two cells of stored sweeps",
         "duet": "Measure which of two versions or modes is faster",
         "advise": "Recommend the mode for a model at one batch size",
         "models": "List the models that effbench ships",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from effbench.render.bottlenecks import (
     WHY_NOT_PROFILED,
     bottleneck_table,
     failure_of,
+    largest_parts,
     no_bottlenecks,
     reason_of,
 )
@@ -35,6 +36,7 @@ from effbench.run.resume import resume_command
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
+from effbench.store.values import ResultKey
 
 if TYPE_CHECKING:
     from effbench.run.sweep import Outcome
@@ -67,12 +69,13 @@ def run(args: argparse.Namespace) -> int:
         sweep = store.find_sweep(args.sweep)
         rows = label_rows(rows_of(store, sweep))
         remarks = remarks_on(store, sweep, rows)
+        parts = largest_parts(store, sweep.id) if args.why else {}
     if not rows:
         raise NothingFoundError(
             f"sweep {sweep.id} has no results yet; effbench ls --cells lists its planned cells"
         )
     if args.why:
-        write_bottlenecks(rows, args)
+        write_bottlenecks(rows, parts, args)
         return 0
     table = speedup_table(rows, args.metric, sweep.baseline_mode)
     if args.format == "table":
@@ -91,20 +94,22 @@ def paragraphs(lines: Sequence[str]) -> str:
     return "".join(f"\n{markdown_text(line)}\n" for line in lines if line)
 
 
-def write_bottlenecks(rows: LabelledResults, args: argparse.Namespace) -> None:
+def write_bottlenecks(
+    rows: LabelledResults, parts: Mapping[ResultKey, str], args: argparse.Namespace
+) -> None:
     """Write the table of bottlenecks, or one line if there are none, and the speedups of a busy
     host. Programs always get rows."""
-    table = bottleneck_table(rows)
+    table = bottleneck_table(rows, parts)
     if args.format in ("csv", "json"):
         options.write(table.render(args.format), args)
         return
     busy = on_a_busy_host(rows)
     nothing = no_bottlenecks(rows)
-    if nothing is not None:
+    if nothing is not None and not parts:
         options.write("\n".join([nothing, *busy]), args)
         return
     lines = [*busy, explain_marks(rows)]
-    if any(reason_of(row) == NOT_PROFILED for row in rows):
+    if nothing is None and any(reason_of(row) == NOT_PROFILED for row in rows):
         lines.insert(0, WHY_NOT_PROFILED)
     if args.format == "markdown":
         options.write(table.render("markdown") + paragraphs(lines), args)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from effbench.analysis.explain import Breakdown, NotTracedError, title_of
 from effbench.core.labels import ABSENT, LabelledResult, LabelledResults
-from effbench.core.metrics import METRICS, SPEEDUPS
+from effbench.core.metrics import METRICS, SPEEDUPS, percent
 from effbench.core.table import Column, Record, Shown, Table
 from effbench.render.marks import Estimate
 from effbench.render.tables import NO_REASON, label_columns
 from effbench.store.bottleneck import why
+from effbench.store.store import Store
+from effbench.store.values import ResultKey
 
 NOT_PROFILED = "not profiled"
 #: Explains NOT_PROFILED once, below a table.
@@ -19,6 +24,8 @@ WHY_NOT_PROFILED = (
 )
 #: Stands for the table of bottlenecks if all cells ran on a CPU.
 NEEDS_GPU = "bottlenecks need a GPU"
+#: A part of the latency is named from this fraction of it on.
+LEAST_PART = 0.05
 #: Columns with times.
 TIMED = (*SPEEDUPS.values(), "gpu_busy_ms")
 #: Columns of CSV and JSON between those that name the cell and the reason.
@@ -84,11 +91,36 @@ def reason_of(row: LabelledResult) -> str:
     return failure_of(row) or why(row) or NOT_PROFILED
 
 
-def bottleneck_table(rows: LabelledResults) -> Table:
-    """Return each cell's bottleneck and the figures behind it."""
+def largest_parts(store: Store, sweep_id: str) -> dict[ResultKey, str]:
+    """Return the largest parts of the latency of each traced result: `matrix products 61 %, idle
+    between kernels 20 %`."""
+    parts = {}
+    for traced in store.sweep_traces(sweep_id):
+        with suppress(NotTracedError):
+            breakdown = Breakdown.of(traced)
+            latency_ms = breakdown.latency_ms.value
+            texts = []
+            for name, ms in sorted(breakdown.terms.items(), key=lambda term: -term[1].value):
+                if ms.value > LEAST_PART * latency_ms:
+                    title = title_of(name, breakdown.typical.device)
+                    texts.append(f"{title} {percent(ms.value / latency_ms)}")
+            trial = traced[0].trial
+            parts[ResultKey(trial.cell_key, trial.environment_id)] = ", ".join(texts)
+    return parts
+
+
+def bottleneck_table(rows: LabelledResults, parts: Mapping[ResultKey, str]) -> Table:
+    """Return each cell's bottleneck and the figures behind it. `parts`: what `largest_parts`
+    returns."""
     columns = [*label_columns(rows[0].labels), Column("mode"), *bottleneck_columns(rows)]
-    shown = [{**row.labels, "mode": row.mode_label, **bottleneck_of(row)} for row in rows]
-    return Table(columns, shown, [record(row) for row in rows])
+    columns.append(Column("parts", "largest parts of the latency", optional=True))
+    shown = []
+    records = []
+    for row in rows:
+        of_row = {"parts": parts.get(ResultKey(row.cell_key, row.environment_id))}
+        shown.append({**row.labels, "mode": row.mode_label, **bottleneck_of(row), **of_row})
+        records.append(record(row) | of_row)
+    return Table(columns, shown, records)
 
 
 def record(row: LabelledResult) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from effbench.core.cell import Cell
+from effbench.core.cell import Cell, JsonObject
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.labels import all_parameters
 
@@ -34,7 +34,7 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[Rule]]:
     ConfigError for an invalid rule, and for a key that no cell has.
     """
     rules = check_rules(rules)
-    values = {cell: values_of(cell) for cell in cells}
+    values = {cell: values_of(cell.params()) for cell in cells}
     known = set(chain(*values.values()))
     for key in chain(*rules):
         if key not in known:
@@ -61,13 +61,13 @@ def check_rules(rules: Any) -> list[Rule]:
     return rules
 
 
-def values_of(cell: Cell) -> dict[str, Any]:
-    """Return the values of a cell by key."""
-    values = all_parameters(cell.params())
+def values_of(params: JsonObject) -> dict[str, Any]:
+    """Return the values of a cell by key. `params`: what `Cell.params` returns."""
+    values: dict[str, Any] = {**all_parameters(params)}
     # settings such as model.arch are in cells only as arguments of the module
     for key in list(values):
         values.setdefault(key.replace("model.module.", "model.", 1), values[key])
-    return values | {"model": cell.model_name, "mode": cell.mode_name}
+    return values | {"model": params["model"]["name"], "mode": params["mode"]["name"]}
 
 
 def fits_all(values: Mapping[str, Any], rule: Rule) -> bool:

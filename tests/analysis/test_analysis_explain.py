@@ -45,7 +45,8 @@ def traced(kernels, before=0.05, gap=0.005, host=None, device="cuda", delay=0.0,
     trace = Trace(
         device, 10, latency + delay, before, 0.01, 3 * len(placed), tuple(slow), host or {}
     )
-    return SimpleNamespace(trial=SimpleNamespace(latency_ms=latency * noise), trace=trace)
+    trial = SimpleNamespace(latency_ms=latency * noise, extra={})
+    return SimpleNamespace(trial=trial, trace=trace)
 
 
 def trials(kernels, number=3, **facts):
@@ -149,7 +150,7 @@ def test_a_difference_that_is_not_significant_has_no_cause():
     explanation = Explanation.of(first, second, NAMES)
     assert explanation.cause is None
     assert explanation.sentence == (
-        "default takes as long as eager (0.210 and 0.210 ms): the difference is not significant."
+        "default takes 0.210 ms and eager 0.210 ms: the difference is not significant."
     )
 
 
@@ -298,10 +299,14 @@ def test_sides_without_traces_say_so():
     with_trace = trials(LAYER)
     damaged = [SimpleNamespace(trial=trial.trial, trace=None) for trial in with_trace]
     with pytest.raises(
-        NotTracedError, match=r"^default was not traced: it was measured by an older"
+        NotTracedError, match=r"^default was not traced: measured by an older version"
     ):
         Explanation.of(with_trace, damaged, NAMES)
-    failed = SimpleNamespace(trial=SimpleNamespace(latency_ms=None), trace=with_trace[0].trace)
+    with_trace[1].trial.extra["no_trace"] = "its calls differ"
+    with pytest.raises(NotTracedError, match=r"^default was not traced: its calls differ$"):
+        Explanation.of(with_trace, damaged, NAMES)
+    of_failed = SimpleNamespace(latency_ms=None, extra={})
+    failed = SimpleNamespace(trial=of_failed, trace=with_trace[0].trace)
     assert len(Breakdown.of([failed, *damaged, *with_trace]).traces) == len(with_trace)
 
 

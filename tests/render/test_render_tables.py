@@ -281,7 +281,7 @@ def test_every_cell_has_a_bottleneck_or_a_reason_why_it_is_unknown():
         make.failed("mlp", 8, "default", "error", "it broke"),
         make.row(bs=8, mode="cuda-graph", **none),
     ]
-    table = bottleneck_table(label_rows(rows))
+    table = bottleneck_table(label_rows(rows), {})
     known, failed, unknown = lines_of(table)
     assert known[3:7] == ["0.150 ms", "0.143 ms", "0.0680 ms", "launch"]
     assert known[-1].startswith("the GPU is idle 52 % of the time: 15 kernels")

@@ -1,0 +1,95 @@
+"""`effbench explain`: explain where the time went between two cells of stored sweeps."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from itertools import combinations
+
+from effbench.analysis.cell_pairs import CellPair, Request, Words, pairs_for
+from effbench.analysis.explain import Explanation, NotTracedError
+from effbench.cli import options
+from effbench.core.errors import NothingFoundError
+from effbench.core.table import as_json
+from effbench.render.bottlenecks import failure_of
+from effbench.render.explain import PairReport, Report
+from effbench.store.secrets import masked
+from effbench.store.store import Store
+
+HELP = (
+    "Explain where the time went between two cells of stored sweeps, such as two modes: by default"
+    " the reference mode and the best mode of each row."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[A B] [OVERRIDE]",
+        help="the sides, two values of one setting: two modes, dtype=float32 dtype=bfloat16,"
+        " sweep=main sweep=last, gpu=H100 gpu=H200, folder=../old folder=., or several in quotes; a"
+        " single mode is compared with the reference mode. Other words choose cells of both sides:"
+        " model=mlp bs=8",
+    )
+    options.add_db(parser)
+    options.add_sweep(parser)
+    options.add_format(parser, "markdown", "json")
+    options.add_out(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    request = request_of(args.words, args.sweep)
+    with Store.open(args.db, mode="read") as store:
+        explained = [explain(store, pair) for pair in pairs_for(store, request)]
+    report = Report(explained)
+    if args.format == "json":
+        options.write(as_json({"cells": [pair.record() for pair in explained]}), args)
+    elif args.format == "markdown":
+        options.write(report.markdown(), args)
+    else:
+        with options.console(args) as console:
+            report.print(console)
+    return 0 if report.main else NothingFoundError.exit_code
+
+
+def request_of(texts: Sequence[str], sweep: str) -> Request:
+    """Return which cells the words mean: two words with the same setting are the sides; a bare word
+    is a mode. Raises UsageError."""
+    words = [settings_of(text) for text in texts]
+    first: Words = {}
+    second: Words = {}
+    for one, other in combinations(words, 2):
+        if not one.keys().isdisjoint(other):
+            first, second = one, other
+            break
+    if not first and texts and "=" not in texts[0]:
+        second = words[0]
+    common = {"sweep": sweep}
+    for settings in words:
+        if settings is not first and settings is not second:
+            common |= settings
+    return Request(first, second, common)
+
+
+def settings_of(text: str) -> dict[str, str]:
+    """Return the settings of a word, or of several in quotes."""
+    words = options.side_of(text)
+    return dict(word.split("=", 1) for word in words)
+
+
+def explain(store: Store, pair: CellPair) -> PairReport:
+    """Return the explanation of a pair, or why there is none."""
+    sides = []
+    for row, name in ((pair.first, pair.first_name), (pair.second, pair.second_name)):
+        if not row.status.is_measured:
+            return PairReport(pair, None, f"{name} is {failure_of(row)}")
+        sides.append(store.traces(row.sweep_id, row.cell_key, row.environment_id))
+    try:
+        explanation = Explanation.of(sides[0], sides[1], (pair.first_name, pair.second_name))
+    except NotTracedError as error:
+        sweep = store.find_sweep(pair.second.sweep_id)
+        command = shlex.join(["effbench", "-m", *masked(sweep.overrides)])
+        return PairReport(pair, None, f"{error}; to measure again: {command}")
+    return PairReport(pair, explanation)

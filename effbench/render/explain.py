@@ -1,0 +1,196 @@
+"""Explanations of the difference between two cells as text, Markdown and JSON: `Report`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
+from operator import attrgetter
+from typing import Any
+
+from effbench.analysis.cell_pairs import CellPair
+from effbench.analysis.explain import Explanation, digits_of, title_of
+from effbench.analysis.kernel_changes import KernelChange
+from effbench.core.labels import grouped
+from effbench.core.printable import listed
+from effbench.core.table import Column, Shown, Table, markdown_text
+from effbench.core.terminal import Console, escape
+from effbench.render.marks import explain_marks, signed
+from effbench.stats.intervals import Interval
+
+#: Most rows of kernels, and most cells that a line names.
+MOST_KERNELS, MOST_CELLS = 12, 3
+#: Characters of the longest bar.
+LONGEST_BAR = 40
+
+
+@dataclass(frozen=True)
+class PairReport:
+    """What explains the difference of two cells. `explanation`: None for the reason `why_not`."""
+
+    pair: CellPair
+    explanation: Explanation | None
+    why_not: str = ""
+
+    @property
+    def is_marked(self) -> bool:
+        return bool(self.pair.first.marked or self.pair.second.marked)
+
+    @property
+    def sentence(self) -> str:
+        text = self.why_not
+        if self.explanation is not None:
+            text = self.explanation.sentence
+        return signed(f"{self.pair.cell}: {text}", self.is_marked)
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain data; times in ms per call, differences are B - A."""
+        pair = self.pair
+        record: dict[str, Any] = {
+            "cell": pair.cell,
+            "a": pair.first_name,
+            "b": pair.second_name,
+            "sentence": self.sentence,
+            "marked": self.is_marked,
+        }
+        explanation = self.explanation
+        if explanation is not None:
+            record |= {
+                "cause": explanation.cause,
+                "a_ms": asdict(explanation.first.latency_ms),
+                "b_ms": asdict(explanation.second.latency_ms),
+                "difference_ms": asdict(explanation.difference_ms),
+                "terms": [asdict(term) for term in explanation.terms],
+                "kernels": [asdict(change) for change in explanation.kernel_changes],
+                "host": [asdict(work) for work in explanation.host_changes],
+            }
+        return record
+
+    def tables(self) -> Iterator[Table]:
+        """Yield the waterfall, the kernels that differ most, and what the host did."""
+        explanation = self.explanation
+        if explanation is None:
+            return
+        digits = digits_of(explanation.difference_ms.value)
+        changes = explanation.kernel_changes
+        kernels = []
+        for change in changes[:MOST_KERNELS]:
+            if round(change.ms, digits):
+                label = label_of(change)
+                kernels.append(times(label, change.first_ms, change.second_ms, digits))
+        works = []
+        for work in explanation.host_changes:
+            works.append(times(work.name, work.first_ms, work.second_ms, digits))
+        yield self.table(
+            "part of the latency",
+            self.waterfall(explanation, digits),
+            Column("interval", "95 %", numeric=True, optional=True),
+            Column("bar", ""),
+        )
+        yield self.table(f"kernels that differ ({len(kernels)} of {len(changes)} kinds)", kernels)
+        yield self.table("what the host did meanwhile", works)
+
+    def table(self, title: str, rows: list[list[Any]], *more: Column) -> Table:
+        """Return a table of labels with the times on both sides, and `more` columns."""
+        columns = [
+            Column("label", title),
+            Column("first", f"{self.pair.first_name} ms", numeric=True),
+            Column("second", f"{self.pair.second_name} ms", numeric=True),
+            Column("difference", numeric=True),
+            *more,
+        ]
+        return Table.of(columns, rows)
+
+    def waterfall(self, explanation: Explanation, digits: int) -> list[list[Any]]:
+        """Return rows from the latency of the first side to that of the second one, with bars that
+        continue each other."""
+        old = explanation.first.latency_ms.value
+        new = explanation.second.latency_ms.value
+        device = explanation.second.typical.device
+        levels = list(accumulate([old, *(term.ms.value for term in explanation.terms)]))
+        longest = max(levels)
+        rows = [[self.pair.first_name, f"{old:.{digits}f}", "", "", "", bar(0.0, old, longest)]]
+        for term, (start, end) in zip(explanation.terms, pairwise(levels), strict=True):
+            row = times(title_of(term.name, device), term.first_ms, term.second_ms, digits)
+            rows.append([*row, half_width(term.ms, digits), bar(start, end, longest)])
+        total = times(self.pair.second_name, old, new, digits)
+        whole = half_width(explanation.difference_ms, digits)
+        return [*rows, [*total, whole, bar(0.0, new, longest)]]
+
+
+def label_of(change: KernelChange) -> str:
+    """Return `3 fused into matrix products: elementwise gelu`."""
+    names = dict.fromkeys(filter(None, [change.first_name, change.second_name]))
+    into = ""
+    if change.into is not None:
+        into = f" into {change.into}"
+    return f"{change.count} {change.kind}{into}: {' → '.join(names)}"
+
+
+def times(label: str, first_ms: float, second_ms: float, digits: int) -> list[Any]:
+    """Return a label, the times on both sides, and their difference."""
+    ms = second_ms - first_ms
+    tone = "bad" if ms > 0 else "good"
+    difference = Shown(ms, f"{ms:+z.{digits}f}", tone)
+    return [label, f"{first_ms:z.{digits}f}", f"{second_ms:z.{digits}f}", difference]
+
+
+def half_width(ms: Interval, digits: int) -> str:
+    if ms.low is None or ms.high is None:
+        return ""
+    return f"± {(ms.high - ms.low) / 2:.{digits}f}"
+
+
+def bar(start_ms: float, end_ms: float, longest_ms: float) -> str:
+    """Return a bar between two times, lighter if it leads to the left."""
+    first, last = sorted(round(ms / longest_ms * LONGEST_BAR) for ms in (start_ms, end_ms))
+    sign = "█" if end_ms > start_ms else "▒"
+    return "·" * first + (sign * (last - first) or "▏")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What explains the differences of some pairs: a sentence for each, and the tables of the first
+    one that has any."""
+
+    pairs: Sequence[PairReport]
+
+    @property
+    def main(self) -> PairReport | None:
+        for report in self.pairs:
+            if report.explanation is not None:
+                return report
+        return None
+
+    def blocks(self) -> Iterator[str | Table]:
+        """Yield the lines and tables of the output."""
+        for report in self.pairs:
+            if report.explanation is not None:
+                yield report.sentence
+        unknown = [report for report in self.pairs if report.explanation is None]
+        for reason, reports in grouped(unknown, attrgetter("why_not")).items():
+            yield f"{listed([report.pair.cell for report in reports], MOST_CELLS)}: {reason}"
+        if self.main is not None:
+            if len(self.pairs) > 1:
+                yield f"Tables of {self.main.pair.cell}; settings such as bs=8 choose another cell:"
+            yield from filter(attrgetter("rows"), self.main.tables())
+        marked = [report.pair for report in self.pairs if report.is_marked]
+        if marked:
+            yield explain_marks([row for pair in marked for row in (pair.first, pair.second)])
+
+    def markdown(self) -> str:
+        parts = []
+        for block in self.blocks():
+            if isinstance(block, Table):
+                parts.append(block.render("markdown"))
+            else:
+                parts.append(f"{markdown_text(block)}\n")
+        return "\n".join(parts)
+
+    def print(self, console: Console) -> None:
+        for block in self.blocks():
+            if isinstance(block, Table):
+                console.print()
+                block.print(console)
+            else:
+                console.print_line(escape(block))
