@@ -25,14 +25,11 @@ MOST_CELLS = 50
 def name_causes(store: Store, changes: Iterable[Change]) -> None:
     """Set the cause of each slower or faster cell, on one of its rows, if both sides have traces.
     Other cells' traces are not read."""
-    changed = []
-    for change in changes:
-        if change.verdict in CHANGED and change.metric in TRACED and change.results is not None:
-            changed.append(change)
+    timed = [change for change in changes if change.metric in TRACED and change.results]
+    changed = [change for change in timed if change.verdict in CHANGED]
     cells = grouped(changed, attrgetter("key"))
     for rows in list(cells.values())[:MOST_CELLS]:
         first = min(rows, key=lambda row: TRACED.index(row.metric))
-        assert first.results is not None
         before, after = (traces_of(store, result) for result in first.results)
         difference_ms = (first.after or 0.0) - (first.before or 0.0)
         first.cause = cause_between(before, after, difference_ms)

@@ -47,7 +47,9 @@ class DuetAnswer:
         """The difference of the latencies, second - first; None if it is not significant, or if
         the host was disturbed."""
         test = self.tests.get("latency_ms")
-        if test is None or self.is_marked or not is_different(test):
+        if test is None or self.is_marked or test.low is None or test.high is None:
+            return None
+        if test.low <= 1 <= test.high:
             return None
         return (test.after or 0.0) - (test.before or 0.0)
 
@@ -106,17 +108,6 @@ class DuetAnswer:
         return any((test.low or 0.0) > 1 + fraction for test in self.tests.values())
 
 
-def is_different(test: RatioTest) -> bool:
-    """Return whether the interval of a ratio excludes 1, and not all of it is inside the floor."""
-    if test.low is None or test.high is None:
-        return False
-    return not (test.low <= 1 <= test.high or is_inside(test.low, test.high))
-
-
-def is_inside(low: float, high: float) -> bool:
-    return low >= 1 / (1 + FLOOR) and high <= 1 + FLOOR
-
-
 def sentence_of(
     first: str,
     second: str,
@@ -131,9 +122,10 @@ def sentence_of(
     if low is None or high is None:
         times = f"{significant(ratio, 4)}×"
         return f"{second} takes {times} the time of {first} ({duets}; one has no interval)"
-    if not is_different(test):
+    is_inside = low >= 1 / (1 + FLOOR) and high <= 1 + FLOOR
+    if is_inside or low <= 1 <= high:
         difference = "significant difference"
-        if is_inside(low, high):
+        if is_inside:
             difference = f"difference beyond {FLOOR * 100:g} %"
         bounds = f"{change_text(low)} to {change_text(high)}"
         how = f"{second} takes {change_text(ratio)} ({bounds}; {duets})"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -55,6 +55,8 @@ class Verdict(StrEnum):
 CHANGED = (Verdict.SLOWER, Verdict.FASTER)
 #: Verdicts that make a check fail.
 FAILING = (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
+#: Verdicts on a change that a sweep shows, whether it makes a check fail or not.
+SHOWN_FIRST = (*CHANGED, Verdict.BROKEN, Verdict.FIXED)
 #: In a launch-bound cell these depend on the host, and differ by 1.4 % (SD) between sessions.
 HOST_METRICS = frozenset({"latency_ms", "latency_p95_ms", "period_ms", "energy_mj"})
 #: Smaller changes of these need pairs.
@@ -90,7 +92,7 @@ NOT_JUDGED = "not judged"
 class Change:
     """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95
     % bounds; `test`: of the ratio, if it was tested. `limit`: relative change that counts.
-    `ignored`: fails no check. `results`: those that are compared; None in rows about a status.
+    `ignored`: fails no check. `results`: those that are compared; none in rows about a status.
     `cause`: where the time went; None if that is unknown. `kernels`: how those of both sides
     differ. `host_noise`: relative change of a launch-bound cell's time that may come from the
     host.
@@ -112,7 +114,7 @@ class Change:
     limit: float | None = None
     reason: str | None = None
     ignored: bool = False
-    results: tuple[ResultWithTrials, ResultWithTrials] | None = None
+    results: Sequence[ResultWithTrials] = ()
     cause: str | None = None
     kernels: str | None = None
     host_noise: float = 0.0
@@ -147,6 +149,11 @@ class Change:
     def is_one_sided(self) -> bool:
         """Whether there is a figure on one side only."""
         return (self.before is None) != (self.after is None)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether Markdown shows the row first; it folds the others."""
+        return self.gates or self.verdict in SHOWN_FIRST
 
     @property
     def gates(self) -> bool:

@@ -47,8 +47,6 @@ SIGNS = {
     Verdict.NEW: ("+", ""),
     Verdict.SAME: ("=", ""),
 }
-#: Verdicts of what Markdown shows first; it folds the other rows.
-CHANGES = (Verdict.BROKEN, Verdict.SLOWER, Verdict.FIXED, Verdict.FASTER)
 #: Verdict -> its name for metrics that are not times.
 MORE = {Verdict.SLOWER: "more", Verdict.FASTER: "less"}
 
@@ -222,34 +220,9 @@ class Document:
         return list(filter(self.is_visible, self.compared.changes))
 
     @property
-    def changed(self) -> list[Change]:
-        """The visible rows with a change, those that make a check fail first."""
-        rows = [change for change in self.visible if self.is_changed(change)]
-        return sorted(rows, key=lambda change: not change.gates)
-
-    @property
-    def others(self) -> list[Change]:
-        """The visible rows without a change."""
-        return [change for change in self.visible if not self.is_changed(change)]
-
-    def is_changed(self, change: Change) -> bool:
-        return change.verdict in CHANGES or (self.is_gate and change.gates)
-
-    @property
-    def folded(self) -> str:
-        """The numbers of the rows without a change, whether people see them or not."""
-        return tally(change for change in self.compared.changes if not self.is_changed(change))
-
-    @property
     def omitted(self) -> str:
         """The numbers of the rows that people do not see."""
         return tally(change for change in self.compared.changes if not self.is_visible(change))
-
-    @property
-    def remarks(self) -> list[str]:
-        """What Markdown lists below the rows."""
-        compared = self.compared
-        return [*compared.differences, *summary_lines(compared), *compared.notes]
 
     def render(self, fmt: str) -> str:
         """Return the document in one of FORMATS."""
@@ -276,6 +249,8 @@ class Document:
             compared=self.compared,
             heading=heading(self.compared),
             counts=counts_text(self.compared),
+            lines=summary_lines(self.compared),
+            tally=tally,
             changed_table=changed_table,
             table_of=table_of,
             most=most,
@@ -372,10 +347,6 @@ class CheckDocument(Document):
         if self.again:
             advice = f"measure them again: {self.again}"
         return [f"{NOT_JUDGED}: {DISTURBED} in {cells}: {names}; {advice}"]
-
-    @property
-    def remarks(self) -> list[str]:
-        return [heading(self.compared), *self.unjudged, *super().remarks]
 
     def print(self, console: Console) -> None:
         super().print(console)

@@ -150,13 +150,13 @@ def test_a_smaller_matrix_is_no_significant_change():
 
 
 def test_names_cannot_begin_anything_in_markdown():
-    row = change(Verdict.BROKEN, HOSTILE, STATUS, reason=f"{HOSTILE}\n| x |")
+    row = change(Verdict.BROKEN, HOSTILE, STATUS, reason=f"{HOSTILE}\n| x |", cause=HOSTILE)
     more = {"label": HOSTILE, "differences": [HOSTILE], "notes": [HOSTILE]}
     text = document(row, **more).markdown()
     assert "<" not in re.sub("</?(details|summary)>", "", text)
     assert not re.search(r"[@#]\w", html.unescape(text)), "no mention, no issue"
     (line,) = (line for line in text.splitlines() if "alert" in line and line.startswith("|"))
-    assert line.count("|") == 5  # verdict, cell, metric, why
+    assert line.count("|") == 6  # verdict, cell, metric, cause, why
     assert not set("`[]\\") & set(text)
 
 
