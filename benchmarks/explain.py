@@ -6,7 +6,8 @@
 The first form measures the networks of `atlas.py` at bs 1 and 64 in eager, `default` and
 `cuda-graph`, one trial each, in one sweep per network, until the minutes are over; run again, it
 measures the networks that are missing. The second form prints, for each cell and eager, the
-measured difference, the part of it that no term explains, and the sentence.
+measured difference, the part of it that no term explains, and the sentence; and the time of the
+kernels in traced calls ÷ GPU busy time, which another profile of back-to-back calls gives.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ CLOSE = 0.02
 
 @dataclass(frozen=True)
 class Row:
-    """A cell, what it is explained against, and the explanation; `reason`: why there is none."""
+    """A cell, and its explanation against eager; `busy_ms`: its GPU busy time; `reason`: why there
+    is no explanation."""
 
     name: str
     explanation: Explanation | None
+    busy_ms: float | None = None
     reason: str = ""
 
     @property
@@ -56,6 +59,12 @@ class Row:
             self.explanation.first.latency_ms.value, self.explanation.second.latency_ms.value
         )
         return abs(rest.ms.value) / longer_ms if rest else 0.0
+
+    @property
+    def of_busy(self) -> str:
+        if self.explanation is None or not self.busy_ms:
+            return ""
+        return f"{self.explanation.second.typical.busy_ms / self.busy_ms:.3f}"
 
 
 def networks() -> dict[str, list[str]]:
@@ -92,7 +101,7 @@ def rows(db: str) -> Iterator[Row]:
                 for mode, result in by_mode.items():
                     name = f"{sweep.name} bs={bs} {mode}"
                     if eager is None:
-                        yield Row(name, None, "no eager")
+                        yield Row(name, None, reason="no eager")
                         continue
                     yield explained(store, name, eager, result)
 
@@ -103,21 +112,31 @@ def explained(store: Store, name: str, first: Result, second: Result) -> Row:
         for result in (first, second)
     ]
     try:
-        return Row(name, Explanation.of(*sides, (first.mode, second.mode)))
+        explanation = Explanation.of(*sides, (first.mode, second.mode))
+        return Row(name, explanation, second.gpu_busy_ms)
     except NotTracedError as error:
         reason = f"{first.status} and {second.status}: {error}"
-        return Row(name, None, reason)
+        return Row(name, None, reason=reason)
 
 
 def print_table(db: str) -> None:
     found = list(rows(db))
-    print("| cell | eager, ms | this, ms | not explained | of the latency | largest term |")
-    print("| --- | ---: | ---: | ---: | ---: | --- |")
+    headings = (
+        "cell",
+        "eager, ms",
+        "this, ms",
+        "not explained",
+        "of the latency",
+        "kernels ÷ GPU busy",
+        "largest term",
+    )
+    print(f"| {' | '.join(headings)} |")
+    print("| --- |" + " ---: |" * 5 + " --- |")
     usable = []
     for row in found:
         explanation = row.explanation
         if explanation is None:
-            print(f"| {row.name} | | | | | {row.reason} |")
+            print(f"| {row.name} | | | | | | {row.reason} |")
             continue
         usable.append(row)
         rest = explanation.rest
@@ -130,6 +149,7 @@ def print_table(db: str) -> None:
             f"{explanation.second.latency_ms.value:.3f}",
             f"{rest_ms:+.4f}",
             f"{row.unexplained:.1%}",
+            row.of_busy,
             f"{largest.name} {largest.ms.value:+.3f}",
         )
         print(f"| {' | '.join(cells)} |")

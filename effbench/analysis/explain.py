@@ -1,10 +1,11 @@
 """Explain where the time went between two cells: `Explanation.of`.
 
 A call of a traced trial is divided into terms: host time before the first kernel, idle time between
-kernels, the time of kernels by class, and host time after the last kernel. Tracing delays a call;
-`without_delay` takes the delay out, and what remains between the terms and the latency that was
-measured without tracing is the term `not explained`. So the terms add up to the mean latency of a
-side, and their differences to the difference between two sides.
+kernels, the time of kernels by class, and host time after the last kernel. Tracing delays the host,
+whose speed also changes, but not the kernels of a GPU; `without_tracing` adapts the host's times to
+the latency that was measured without tracing. What remains is the term `not explained`: kernels may
+take longer than the whole call, because they overlap when they are not traced. So the terms add up
+to the mean latency of a side, and their differences to the difference between two sides.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ MOST_OF_IT = 0.5
 MOST_TERMS, MOST_NAMES = 3, 2
 #: Keys in `Trial.extra` that say why a trial has no trace.
 NO_TRACE = ("no_trace", "omitted_trace", "damaged_trace")
+#: How many times slower the host may have been in timing than in the trace: shared hosts differ by
+#: less. Beyond it, something else is the reason.
+SLOWER_HOST = 2.0
 #: Names of the host's work in traces.
 GRAPH_LAUNCH, WAITING = "graph launch", "waiting for the GPU"
 
@@ -132,7 +136,7 @@ class Breakdown:
         for trial in traced:
             latency_ms = trial.trial.latency_ms
             if trial.trace is not None and latency_ms is not None:
-                traces.append(without_delay(trial.trace, latency_ms))
+                traces.append(without_tracing(trial.trace, latency_ms))
                 latencies_ms.append(latency_ms)
             reasons += [trial.trial.extra[key] for key in NO_TRACE if key in trial.trial.extra]
         if not traces:
@@ -177,26 +181,62 @@ def by_name(trials: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     return {name: [times.get(name, 0.0) for times in trials] for name in names}
 
 
-def without_delay(trace: Trace, latency_ms: float) -> Trace:
-    """Return the trace with shorter times instead of those that tracing made longer.
-
-    On a GPU tracing delays launches, hence the gaps. On the CPU it delays each operator, inside and
-    outside of it. A trace that was faster than `latency_ms` remains as it is.
-    """
-    delay = max(0.0, trace.latency_ms - latency_ms)
-    of_gaps = 1.0
-    of_each = 0.0
+def without_tracing(trace: Trace, latency_ms: float) -> Trace:
+    """Return the trace as the call is without tracing, in `latency_ms`."""
     if trace.device == "cpu":
-        gaps = sum(kernel.gap_ms > 0 for kernel in trace.kernels)
-        of_each = delay / max(trace.events, len(trace.kernels) + gaps, 1)
-    elif trace.gap_ms > 0:
-        of_gaps = max(0.0, 1 - delay / trace.gap_ms)
+        return without_tracing_on_cpu(trace, latency_ms)
+    return without_tracing_on_gpu(trace, latency_ms)
+
+
+def without_tracing_on_gpu(trace: Trace, latency_ms: float) -> Trace:
+    """Return the trace with other times of the host: kernels take as long without tracing.
+
+    Tracing delays launches, hence the gaps. A longer delay, and a host that was slower in timing,
+    concern all times of the host alike, up to SLOWER_HOST.
+    """
+    ends_ms = trace.before_ms + trace.after_ms
+    host_ms = max(0.0, latency_ms - trace.busy_ms)
+    if host_ms > ends_ms + trace.gap_ms > 0:
+        slower = min(SLOWER_HOST, host_ms / (ends_ms + trace.gap_ms))
+        return scaled(trace, ends=slower, gaps=slower)
+    if host_ms > ends_ms and trace.gap_ms > 0:
+        return scaled(trace, gaps=(host_ms - ends_ms) / trace.gap_ms)
+    if ends_ms > 0:
+        return scaled(trace, ends=host_ms / ends_ms, gaps=0.0)
+    return trace
+
+
+def without_tracing_on_cpu(trace: Trace, latency_ms: float) -> Trace:
+    """Return the trace with shorter operators and gaps, each of which tracing delays alike; then
+    all times are those of the host in timing, which may have been slower or faster."""
+    gaps = sum(kernel.gap_ms > 0 for kernel in trace.kernels)
+    delay_ms = max(0.0, trace.latency_ms - latency_ms)
+    of_each = delay_ms / max(trace.events, len(trace.kernels) + gaps, 1)
     kernels = []
     for kernel in trace.kernels:
-        gap_ms = max(0.0, of_gaps * kernel.gap_ms - of_each)
+        gap_ms = max(0.0, kernel.gap_ms - of_each)
         added_ms = max(0.0, kernel.added_ms - of_each)
         kernels.append(replace(kernel, gap_ms=gap_ms, added_ms=added_ms))
-    return replace(trace, kernels=tuple(kernels))
+    shorter = replace(trace, kernels=tuple(kernels))
+    left_ms = shorter.before_ms + shorter.gap_ms + shorter.busy_ms + shorter.after_ms
+    if left_ms == 0:
+        return shorter
+    factor = min(SLOWER_HOST, latency_ms / left_ms)
+    return scaled(shorter, ends=factor, gaps=factor, kernels=factor)
+
+
+def scaled(trace: Trace, ends: float = 1.0, gaps: float = 1.0, kernels: float = 1.0) -> Trace:
+    """Return the trace with its times multiplied: `ends`, those before and after the kernels."""
+    changed = []
+    for kernel in trace.kernels:
+        gap_ms = gaps * kernel.gap_ms
+        changed.append(replace(kernel, gap_ms=gap_ms, added_ms=kernels * kernel.added_ms))
+    return replace(
+        trace,
+        before_ms=ends * trace.before_ms,
+        after_ms=ends * trace.after_ms,
+        kernels=tuple(changed),
+    )
 
 
 def times_of(trace: Trace, latency_ms: float) -> dict[str, float]:

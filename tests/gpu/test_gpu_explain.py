@@ -18,45 +18,47 @@ MODEL = (
     "model.inputs.x.shape=[512,64]",
     "+model.module.width=64",
     "+model.module.large=33554432",
-    "bs=16",
     "protocol.rounds=2",
 )
-Traced = dict[str, list[TracedTrial]]
+#: Variant and mode -> the traced trials of the cell.
+Traced = dict[tuple[str, str], list[TracedTrial]]
 
 
 @pytest.fixture(scope="module")
 def swept(run: Any, folder: Any) -> Any:
-    """Runs variants in a mode; returns variant -> the traced trials of its cell."""
+    """Runs variants in modes, and returns their traces."""
 
-    def sweep(variants: str, mode: str) -> Traced:
-        db = f"explain-{mode}.db"
-        run(*MODEL, f"+model.module.variant={variants}", f"mode={mode}", f"db={db}")
+    def sweep(variants: str, modes: str, bs: int) -> Traced:
+        db = f"explain-{modes}.db"
+        variant = f"+model.module.variant={variants}"
+        run(*MODEL, variant, f"mode={modes}", f"bs={bs}", f"db={db}")
+        traced: Traced = {}
         with contextlib.chdir(folder), Store.open(db, mode="read") as store:
             sweep_id = store.find_sweep("last").id
             cells = {cell.key: cell for cell in store.planned(sweep_id)}
-            return {
-                cells[row.cell_key].model["module"]["variant"]: store.traces(
-                    sweep_id, row.cell_key, row.environment_id
-                )
-                for row in store.results(sweep_id)
-            }
+            for row in store.results(sweep_id):
+                variant = cells[row.cell_key].model["module"]["variant"]
+                traces = store.traces(sweep_id, row.cell_key, row.environment_id)
+                traced[variant, row.mode] = traces
+        return traced
 
     return sweep
 
 
 @pytest.fixture(scope="module")
 def eager(swept: Any) -> Traced:
-    return swept("plain,wide,sleep,copy,flash,math", "eager")
+    """With calls of milliseconds, most of which the GPU works."""
+    return swept("plain,wide,sleep,copy,flash,math", "eager", bs=256)
 
 
 @pytest.fixture(scope="module")
 def compiled(swept: Any) -> Traced:
-    return swept("fused,broken,uncompiled", "default")
+    return swept("fused,broken,uncompiled", "default", bs=1)
 
 
 @pytest.fixture(scope="module")
 def graphed(swept: Any) -> Traced:
-    return swept("graph,no graph", "reduce-overhead")
+    return swept("many", "cuda-graph,eager", bs=1)
 
 
 def largest_term(first: list[TracedTrial], second: list[TracedTrial]) -> tuple[Term, Explanation]:
@@ -80,7 +82,7 @@ def largest_term(first: list[TracedTrial], second: list[TracedTrial]) -> tuple[T
 def test_the_largest_term_is_the_known_cause(
     eager: Traced, first: str, second: str, expected: str
 ) -> None:
-    term, explanation = largest_term(eager[first], eager[second])
+    term, explanation = largest_term(eager[first, "eager"], eager[second, "eager"])
     assert term.name == expected, explanation.sentence
 
 
@@ -88,10 +90,10 @@ def test_the_largest_term_is_the_known_cause(
 def test_a_fusion_that_is_prevented_makes_pointwise_kernels_longer(
     compiled: Traced, second: str
 ) -> None:
-    term, explanation = largest_term(compiled["fused"], compiled[second])
+    term, explanation = largest_term(compiled["fused", "default"], compiled[second, "default"])
     assert term.name == KernelClass.POINTWISE, explanation.sentence
 
 
 def test_without_its_graph_the_gpu_waits_for_launches(graphed: Traced) -> None:
-    term, explanation = largest_term(graphed["graph"], graphed["no graph"])
+    term, explanation = largest_term(graphed["many", "cuda-graph"], graphed["many", "eager"])
     assert term.name == Part.GAPS, explanation.sentence
