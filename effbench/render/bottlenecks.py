@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from effbench.analysis.explain import Breakdown, NotTracedError, title_of
+from effbench.analysis.explain import Breakdown, NotTracedError, Part, title_of
 from effbench.core.labels import ABSENT, LabelledResult, LabelledResults
 from effbench.core.metrics import METRICS, SPEEDUPS, percent
 from effbench.core.table import Column, Record, Shown, Table
@@ -98,12 +98,13 @@ def largest_parts(store: Store, sweep_id: str) -> dict[ResultKey, str]:
     for traced in store.sweep_traces(sweep_id):
         with suppress(NotTracedError):
             breakdown = Breakdown.of(traced)
-            latency_ms = breakdown.latency_ms.value
+            terms = {name: ms.value for name, ms in breakdown.terms.items() if name != Part.REST}
+            whole_ms = sum(terms.values())
             texts = []
-            for name, ms in sorted(breakdown.terms.items(), key=lambda term: -term[1].value):
-                if ms.value > LEAST_PART * latency_ms:
+            for name, ms in sorted(terms.items(), key=lambda term: -term[1]):
+                if ms > LEAST_PART * whole_ms:
                     title = title_of(name, breakdown.typical.device)
-                    texts.append(f"{title} {percent(ms.value / latency_ms)}")
+                    texts.append(f"{title} {percent(ms / whole_ms)}")
             trial = traced[0].trial
             parts[ResultKey(trial.cell_key, trial.environment_id)] = ", ".join(texts)
     return parts

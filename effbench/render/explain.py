@@ -87,7 +87,8 @@ class PairReport:
             Column("interval", "95 %", numeric=True, optional=True),
             Column("bar", ""),
         )
-        yield self.table(f"kernels that differ ({len(kernels)} of {len(changes)} kinds)", kernels)
+        noun = "operators" if explanation.second.typical.device == "cpu" else "kernels"
+        yield self.table(f"{noun} that differ ({len(kernels)} of {len(changes)} kinds)", kernels)
         yield self.table("what the host did meanwhile", works)
 
     def table(self, title: str, rows: list[list[Any]], *more: Column) -> Table:
@@ -174,9 +175,12 @@ class Report:
             if len(self.pairs) > 1:
                 yield f"Tables of {self.main.pair.cell}; settings such as bs=8 choose another cell:"
             yield from filter(attrgetter("rows"), self.main.tables())
-        marked = [report.pair for report in self.pairs if report.is_marked]
-        if marked:
-            yield explain_marks([row for pair in marked for row in (pair.first, pair.second)])
+        rows = []
+        for report in self.pairs:
+            if report.is_marked and report.explanation is not None:
+                rows += [report.pair.first, report.pair.second]
+        if rows:
+            yield explain_marks(rows)
 
     def markdown(self) -> str:
         parts = []
