@@ -99,7 +99,7 @@ def largest_parts(store: Store, sweep_id: str) -> dict[ResultKey, str]:
         with suppress(NotTracedError):
             breakdown = Breakdown.of(traced)
             terms = {name: ms.value for name, ms in breakdown.terms.items() if name != Part.REST}
-            whole_ms = sum(terms.values())
+            whole_ms = sum(terms.values()) or 1.0
             texts = []
             for name, ms in sorted(terms.items(), key=lambda term: -term[1]):
                 if ms > LEAST_PART * whole_ms:

@@ -14,14 +14,15 @@ from effbench.analysis.kernel_changes import KernelChange
 from effbench.core.labels import grouped
 from effbench.core.printable import listed
 from effbench.core.table import Column, Shown, Table, markdown_text
-from effbench.core.terminal import Console, escape
+from effbench.core.terminal import PLAIN_WIDTH, Console, escape
 from effbench.render.marks import explain_marks, signed
 from effbench.stats.intervals import Interval
 
 #: Most rows of kernels, and most cells that a line names.
 MOST_KERNELS, MOST_CELLS = 12, 3
-#: Characters of the longest bar.
-LONGEST_BAR = 40
+#: Characters of a waterfall besides its bars and the names of the sides, and of its longest bar.
+OTHER_COLUMNS = 66
+SHORTEST_BAR, LONGEST_BAR = 8, 40
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,9 @@ class PairReport:
             }
         return record
 
-    def tables(self) -> Iterator[Table]:
-        """Yield the waterfall, the kernels that differ most, and what the host did."""
+    def tables(self, width: int) -> Iterator[Table]:
+        """Yield the waterfall, the kernels that differ most, and what the host did, for a console
+        of this width."""
         explanation = self.explanation
         if explanation is None:
             return
@@ -83,7 +85,7 @@ class PairReport:
             works.append(times(work.name, work.first_ms, work.second_ms, digits))
         yield self.table(
             "part of the latency",
-            self.waterfall(explanation, digits),
+            self.waterfall(explanation, digits, width),
             Column("interval", "95 %", numeric=True, optional=True),
             Column("bar", ""),
         )
@@ -102,21 +104,22 @@ class PairReport:
         ]
         return Table.of(columns, rows)
 
-    def waterfall(self, explanation: Explanation, digits: int) -> list[list[Any]]:
+    def waterfall(self, explanation: Explanation, digits: int, width: int) -> list[list[Any]]:
         """Return rows from the latency of the first side to that of the second one, with bars that
         continue each other."""
         old = explanation.first.latency_ms.value
         new = explanation.second.latency_ms.value
         device = explanation.second.typical.device
         levels = list(accumulate([old, *(term.ms.value for term in explanation.terms)]))
-        longest = max(levels)
-        rows = [[self.pair.first_name, f"{old:.{digits}f}", "", "", "", bar(0.0, old, longest)]]
+        room = width - OTHER_COLUMNS - len(self.pair.first_name) - len(self.pair.second_name)
+        scale = min(max(room, SHORTEST_BAR), LONGEST_BAR) / (max(levels) or 1.0)
+        rows = [[self.pair.first_name, f"{old:.{digits}f}", "", "", "", bar(0.0, old, scale)]]
         for term, (start, end) in zip(explanation.terms, pairwise(levels), strict=True):
             row = times(title_of(term.name, device), term.first_ms, term.second_ms, digits)
-            rows.append([*row, half_width(term.ms, digits), bar(start, end, longest)])
+            rows.append([*row, half_width(term.ms, digits), bar(start, end, scale)])
         total = times(self.pair.second_name, old, new, digits)
         whole = half_width(explanation.difference_ms, digits)
-        return [*rows, [*total, whole, bar(0.0, new, longest)]]
+        return [*rows, [*total, whole, bar(0.0, new, scale)]]
 
 
 def label_of(change: KernelChange) -> str:
@@ -142,9 +145,10 @@ def half_width(ms: Interval, digits: int) -> str:
     return f"± {(ms.high - ms.low) / 2:.{digits}f}"
 
 
-def bar(start_ms: float, end_ms: float, longest_ms: float) -> str:
-    """Return a bar between two times, lighter if it leads to the left."""
-    first, last = sorted(round(ms / longest_ms * LONGEST_BAR) for ms in (start_ms, end_ms))
+def bar(start_ms: float, end_ms: float, scale: float) -> str:
+    """Return a bar between two times, lighter if it leads to the left. `scale`: characters per
+    ms."""
+    first, last = sorted(round(ms * scale) for ms in (start_ms, end_ms))
     sign = "█" if end_ms > start_ms else "▒"
     return "·" * first + (sign * (last - first) or "▏")
 
@@ -163,8 +167,8 @@ class Report:
                 return report
         return None
 
-    def blocks(self) -> Iterator[str | Table]:
-        """Yield the lines and tables of the output."""
+    def blocks(self, width: int = PLAIN_WIDTH) -> Iterator[str | Table]:
+        """Yield the lines and tables of the output for a console of this width."""
         for report in self.pairs:
             if report.explanation is not None:
                 yield report.sentence
@@ -174,7 +178,7 @@ class Report:
         if self.main is not None:
             if len(self.pairs) > 1:
                 yield f"Tables of {self.main.pair.cell}; settings such as bs=8 choose another cell:"
-            yield from filter(attrgetter("rows"), self.main.tables())
+            yield from filter(attrgetter("rows"), self.main.tables(width))
         rows = []
         for report in self.pairs:
             if report.is_marked and report.explanation is not None:
@@ -192,7 +196,7 @@ class Report:
         return "\n".join(parts)
 
     def print(self, console: Console) -> None:
-        for block in self.blocks():
+        for block in self.blocks(console.width):
             if isinstance(block, Table):
                 console.print()
                 block.print(console)

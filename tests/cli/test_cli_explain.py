@@ -3,10 +3,12 @@ compared, the answer in each format, and what has no explanation."""
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 from made_sweeps import A100, EAGER, FAST, GRAPH, SLOW, a_cell, steps
 
+from effbench.cli import options
 from effbench.core.trace import Kernel
 
 
@@ -123,6 +125,16 @@ def test_the_table(modes, effbench):
     assert [*copies, "·" * 36 + "█" * 4] in [row.split() for row in rows]
     assert rows[-2].startswith("kernels that differ (1 of 1 kinds)")
     assert rows[-1].split() == ["1", "new:", "Memcpy", "DtoD", "0.000", "0.100", "+0.100"]
+
+
+@pytest.mark.parametrize("width", [90, 100, 110, 200])
+def test_bars_fit_the_console(modes, effbench, monkeypatch, width):
+    monkeypatch.setattr(options, "PLAIN_WIDTH", width)
+    effbench("explain", "default", "bs=8", "--out", "wide.txt")
+    lines = Path("wide.txt").read_text().splitlines()
+    assert not [line for line in lines if not line.strip(" ·█▒▏") and line.strip()]
+    longest = max(line.count("█") for line in lines)
+    assert longest == min(40, width - 66 - len("eager") - len("default"))
 
 
 def test_several_rows_have_a_sentence_each_and_the_first_one_tables(modes, effbench):

@@ -6,7 +6,7 @@ import pytest
 
 from effbench.analysis.kernel_changes import ChangeKind, KernelChange
 from effbench.analysis.kernel_classes import KernelClass
-from effbench.render.explain import LONGEST_BAR, bar, half_width, label_of, times
+from effbench.render.explain import bar, half_width, label_of, times
 from effbench.stats.intervals import Interval
 
 
@@ -21,14 +21,14 @@ from effbench.stats.intervals import Interval
     ],
 )
 def test_bars(start, end, expected):
-    assert bar(start, end, longest_ms=4.0) == expected
+    assert bar(start, end, scale=10) == expected
 
 
 def test_each_bar_begins_where_the_one_before_it_ends():
     levels = [0.0, 1.3, 0.7, 2.9, 2.9, 0.2]
     for start, end in pairwise(levels):
-        edges = {round(level / 3 * LONGEST_BAR) for level in (start, end)}
-        drawn = bar(start, end, 3.0)
+        edges = {round(level * 13) for level in (start, end)}
+        drawn = bar(start, end, scale=13)
         assert drawn.count("·") == min(edges)
         assert len(drawn) == max(max(edges), min(edges) + 1)
 
