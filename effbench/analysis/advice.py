@@ -12,7 +12,8 @@ from effbench.analysis.winners import log_of
 from effbench.core.cell import Result, Status
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import LabelledResult, flatten, grouped, label_rows
-from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, format_bytes
+from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of
+from effbench.core.quantities import format_bytes
 from effbench.stats.intervals import LogEstimate, is_less
 from effbench.store.summary import break_even_calls
 from effbench.store.sweeps import recorded_here_first
@@ -75,8 +76,9 @@ def sweep_with(store: Store, model: str, bs: int | None) -> str:
     for sweep in recorded_here_first(store.sweeps()):
         if sweep.state != "completed":
             continue
-        results = store.results(sweep.id)
-        ok = [row for row in results if row.model == model and row.status is Status.OK]
+        ok = [
+            row for row in store.results(sweep.id) if row.model == model and row.status is Status.OK
+        ]
         at_size = [row for row in ok if bs in (None, row.bs)]
         unmarked = sum(not row.marked for row in at_size)
         weight = unmarked, sum(row.trials for row in at_size)
@@ -194,8 +196,10 @@ class Recommendation:
         fastest one if it is not known whether they tie."""
         if not self.are_alike:
             return self.ranked[0]
-        alike = [self.ranked[0], *self.ties]
-        return min(alike, key=lambda candidate: candidate.prepare_s)
+        return min(
+            [self.ranked[0], *self.ties],
+            key=lambda candidate: candidate.prepare_s,
+        )
 
     def break_even(self, candidate: Candidate) -> int | None:
         """Return the calls until a preparation pays back against the reference mode; None if it

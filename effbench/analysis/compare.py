@@ -275,8 +275,11 @@ def mode_changes(changes: Sequence[Change], old: Side, new: Side) -> list[ModeCh
     for phase, mode in sorted(groups, key=lambda group: (group[0], order.index(group[1]))):
         rows = groups[phase, mode]
         for metric in ("latency_ms", "period_ms"):
-            tests = [row.test for row in rows if row.metric == metric]
-            ratios = [test.difference for test in tests if test is not None]  # not of marked rows
+            ratios = [
+                row.test.difference
+                for row in rows
+                if row.metric == metric and row.test is not None  # marked rows have no test
+            ]
             if not ratios:
                 continue
             whole = mean_of(ratios).interval()

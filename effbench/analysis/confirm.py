@@ -30,8 +30,9 @@ from effbench.analysis.verdicts import (
 )
 from effbench.core.cell import Cell
 from effbench.core.errors import EffbenchError, UsageError
-from effbench.core.metrics import METRICS, percent, ratio_text
+from effbench.core.metrics import METRICS
 from effbench.core.printable import between, count
+from effbench.core.quantities import percent, ratio_text
 from effbench.core.terminal import Console
 from effbench.run import resume
 from effbench.run.duets import Duets, StoppingRule, allows_duet
@@ -320,8 +321,7 @@ def judge_again(compared: Compared, flagged: Sequence[Change], rerun: Rerun) -> 
     cells: list[ComparedCell] = []
     if rerun.duets:
         cells = compared_cells(rerun.old, rerun.new)
-    changes = judge(cells, compared.limits, interleaved=True)
-    rows = {(row.key, row.metric): row for row in changes}
+    rows = {(row.key, row.metric): row for row in judge(cells, compared.limits, interleaved=True)}
     settled = [judge_row(change, rows, compared, rerun) for change in flagged].count(True)
     compared.changes = ordered(compared.changes, compared.first)
     compared.notes.append(f"rows run again: {settled}, in sweep {rerun.new.title}")

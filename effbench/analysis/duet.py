@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from effbench.core.cell import Trial
-from effbench.core.metrics import change_text, significant
 from effbench.core.printable import count
+from effbench.core.quantities import change_text, significant
 from effbench.run.duets import Duets
 from effbench.run.plan import is_of_duet
 from effbench.stats.significance import RatioTest
@@ -70,8 +70,7 @@ class DuetAnswer:
         for name, trials in self.sides.items():
             for trial in trials:
                 if not trial.status.is_measured:
-                    why = f"{trial.status}: {trial.reason}"
-                    return f"{name} has no figures to compare: {why}"
+                    return f"{name} has no figures to compare: {trial.status}: {trial.reason}"
         # the sides may have been timed one after the other
         unit = "duet" if any(map(is_of_duet, duets.trials)) else "round"
         if not self.tests:

@@ -26,7 +26,8 @@ from effbench.core.cell import Cell, Conditions, Status, StoredEnvironment
 from effbench.core.environments import changes_between
 from effbench.core.errors import NothingFoundError
 from effbench.core.labels import cell_names
-from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, Better, Metric
+from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS
+from effbench.core.quantities import Better, Metric
 from effbench.stats.changepoints import (
     EXACT_SHORTEST,
     SHORTEST,

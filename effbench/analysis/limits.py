@@ -19,8 +19,9 @@ from msgspec import Meta, Struct, structs
 
 from effbench.core.cell import Identity
 from effbench.core.errors import ConfigError
-from effbench.core.metrics import METRICS, Metric
+from effbench.core.metrics import METRICS
 from effbench.core.printable import one_line
+from effbench.core.quantities import Metric
 from effbench.core.settings import OnFailure, shipped
 
 #: effbench's answer.
@@ -228,8 +229,7 @@ def merged(old: Any, new: Any) -> Any:
     """Return `new` laid over `old`: lists and values replace, mappings merge."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
-    changed = {key: merged(old.get(key), value) for key, value in new.items()}
-    return old | changed
+    return old | {key: merged(old.get(key), value) for key, value in new.items()}
 
 
 def fraction(kind: type, value: Any) -> Fraction:

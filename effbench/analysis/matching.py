@@ -85,9 +85,10 @@ class Side:
     @property
     def conditions(self) -> list[Conditions]:
         """The conditions in each environment."""
-        sweep = self.sweep
-        known = self.environments.values()
-        return [Conditions(environment, sweep.protocol, sweep.host) for environment in known]
+        return [
+            Conditions(environment, self.sweep.protocol, self.sweep.host)
+            for environment in self.environments.values()
+        ]
 
     def within(self, environment_ids: Collection[str]) -> Side:
         """Return the part of this side in these environments."""
@@ -224,15 +225,14 @@ def names_of(environment: StoredEnvironment) -> set[str]:
 def nothing_on(sides: Sequence[Side], on: str) -> str:
     """Return that no trial ran there, and where the trials ran."""
     titles = " or ".join(dict.fromkeys(side.title for side in sides))
-    places = dict.fromkeys(place for side in sides for place in side.places)
-    known_places = ", ".join(places) or "nothing yet"
-    return f"no trial of {titles} on {on!r}; trials ran on {known_places}"
+    places = ", ".join(dict.fromkeys(place for side in sides for place in side.places))
+    return f"no trial of {titles} on {on!r}; trials ran on {places or 'nothing yet'}"
 
 
 def at_one_place(
     before: Side,
     after: Side,
-    across: Collection[str] = (),
+    across: Collection[str],
 ) -> tuple[Side, Side]:
     """Return both sides, limited to the place that is compared. Raises NothingFoundError if a side
     has no trial or the hardware differs, UsageError if it is ambiguous which places to compare."""
@@ -369,8 +369,9 @@ def compared_cells(
         new = after.result(other)
         if old is None and new is None:
             continue
-        why = why_missing(after, other)
-        compared.append(ComparedCell(key, names[key], after.hardware, old, new, why))
+        compared.append(
+            ComparedCell(key, names[key], after.hardware, old, new, why_missing(after, other))
+        )
     if not any(cell.before and cell.after for cell in compared):
         text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
         if not partners:
@@ -404,8 +405,7 @@ def partners_of(
         if len(keys) == len(fitting) == 1:
             partners[keys[0]] = fitting[0]
         elif fitting:
-            cells = before.cells | after.cells
-            names = cell_names(cells.values())
+            names = cell_names((before.cells | after.cells).values())
             several = ", ".join(names[key] for key in (*keys, *fitting))
             raise UsageError(
                 f"several cells differ only in {', '.join(differing)}: {several}; compare"

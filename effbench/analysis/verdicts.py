@@ -25,7 +25,8 @@ from effbench.analysis.limits import STATUS, Limit, Limits
 from effbench.analysis.matching import DISTURBED, ComparedCell
 from effbench.core.cell import Status
 from effbench.core.labels import grouped
-from effbench.core.metrics import METRICS, Metric, percent
+from effbench.core.metrics import METRICS
+from effbench.core.quantities import Metric, percent
 from effbench.core.settings import OnFailure
 from effbench.stats.intervals import are_tuned, log_mean
 from effbench.stats.significance import (
@@ -401,8 +402,7 @@ def judge_ratio(
     if least and abs(difference) <= least:
         change.doubt("the difference is too small to matter", Verdict.SAME)
         return
-    bounds = [side.bound for side in cell.results]
-    if "launch" in bounds and change.metric in HOST_METRICS:
+    if change.metric in HOST_METRICS and "launch" in [side.bound for side in cell.results]:
         floor = 0.0 if is_paired else HOST_CHANGE
         change.host_noise = max(test.smallest_slowdown or 0.0, floor)
     if test.p_value is None:

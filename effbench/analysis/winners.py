@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from effbench.core.cell import Result
 from effbench.core.labels import LabelledResult
-from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, Better, bounds_of, why_marked
+from effbench.core.metrics import INTERVALS, METRICS, SPEEDUPS, bounds_of, why_marked
+from effbench.core.quantities import Better
 from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
 from effbench.store.summary import PAIRS
 
@@ -63,10 +64,9 @@ def _candidates(rows: Sequence[LabelledResult], metric: str) -> list[LabelledRes
     is only the reference mode's speedup, whose ratio of 1 was not measured."""
     if metric not in INTERVALS:
         return []
-    unmarked = []
-    for row in rows:
-        if (row.value(metric) or 0) > 0 and why_marked(row, metric) is None:
-            unmarked.append(row)
+    unmarked = [
+        row for row in rows if (row.value(metric) or 0) > 0 and why_marked(row, metric) is None
+    ]
     if metric in SPEEDUPS and all(row.is_baseline for row in unmarked):
         return []
     return unmarked

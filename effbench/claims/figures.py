@@ -162,8 +162,7 @@ def as_figure(value: Number) -> Figure:
 
 def gaps_of(figures: Iterable[Figure]) -> tuple[str, ...]:
     """Return the gaps of all figures, each once."""
-    gaps = [gap for figure in figures for gap in figure.gaps]
-    return tuple(dict.fromkeys(gaps))
+    return tuple(dict.fromkeys(gap for figure in figures for gap in figure.gaps))
 
 
 def log(number: Number) -> Figure:

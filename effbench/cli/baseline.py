@@ -111,5 +111,8 @@ def print_baselines(store: Store) -> None:
 
 def remove_baseline(store: Store, args: argparse.Namespace) -> None:
     for removed in store.remove_baseline(args.name):
-        place = f"{removed.hardware} (sweep {removed.sweep_id})"
-        print(one_line(f"removed baseline {removed.name} on {place}"))
+        print(
+            one_line(
+                f"removed baseline {removed.name} on {removed.hardware} (sweep {removed.sweep_id})"
+            )
+        )

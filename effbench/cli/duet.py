@@ -16,7 +16,8 @@ from effbench.analysis.duet import FLOOR, TIMES, DuetAnswer
 from effbench.cli import options
 from effbench.core import outputs
 from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError
-from effbench.core.metrics import METRICS, ratio_text
+from effbench.core.metrics import METRICS
+from effbench.core.quantities import ratio_text
 from effbench.core.settings import db_option
 from effbench.core.table import Column, Table, as_json
 from effbench.core.terminal import escape

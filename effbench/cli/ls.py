@@ -90,14 +90,17 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
     """Print the results of a sweep, then the planned cells that have none."""
     results = rows_of(store, sweep)
     planned = store.planned(sweep.id)
-    rows = []
-    for result, name in zip(results, row_names(results), strict=True):
-        rows.append((result.cell_key[:12], name, result.device, str(result.status), result.trials))
+    rows = [
+        (result.cell_key[:12], name, result.device, str(result.status), result.trials)
+        for result, name in zip(results, row_names(results), strict=True)
+    ]
     names = cell_names(planned)
     missing = set(unmeasured(store, sweep, results))
-    for cell in planned:
-        if cell.key in missing:
-            rows.append((cell.key[:12], names[cell.key], cell.device, "not run yet", 0))
+    rows += [
+        (cell.key[:12], names[cell.key], cell.device, "not run yet", 0)
+        for cell in planned
+        if cell.key in missing
+    ]
     print_table(("cell key", "cell", "device", "status", "trials"), rows)
 
 
@@ -108,8 +111,9 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     named = zip(row_names(results), results, strict=True)
     failed = {name: result for name, result in named if result.status is not Status.OK}
     if not failed:
-        text = f"no failures in sweep {sweep.id}: {count(len(results), 'cell')} ok"
-        terminal().print(text, highlight=False)
+        terminal().print(
+            f"no failures in sweep {sweep.id}: {count(len(results), 'cell')} ok", highlight=False
+        )
     elif traceback:
         print_tracebacks(store, sweep, failed)
     else:

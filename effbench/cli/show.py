@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from effbench.cli import options
 from effbench.core.errors import INTERRUPTED, NothingFoundError
 from effbench.core.labels import LabelledResults, grouped, label_rows
-from effbench.core.metrics import METRICS, Better
+from effbench.core.metrics import METRICS
 from effbench.core.printable import count, listed
+from effbench.core.quantities import Better
 from effbench.core.settings import db_option
 from effbench.core.table import markdown_text
 from effbench.core.terminal import Console, escape, terminal
@@ -181,10 +182,11 @@ def reasons(rows: LabelledResults) -> list[str]:
     lines = []
     for reason, of_reason in grouped(failed, failure_of).items():
         lines.append(f"{listed([row.name for row in of_reason], MOST_NAMES)}: {reason}")
-    unsteady = []
-    for row in rows:
-        if row.is_ok and row.unsteady_trials:
-            unsteady.append(f"{row.name} ({row.unsteady_trials} of {row.trials})")
+    unsteady = [
+        f"{row.name} ({row.unsteady_trials} of {row.trials})"
+        for row in rows
+        if row.is_ok and row.unsteady_trials
+    ]
     if unsteady:
         lines.append(f"unsteady after warm-up (trials): {listed(unsteady, MOST_NAMES)}")
     return lines

@@ -103,9 +103,10 @@ def prepare(jobs: Sequence[Job]) -> SweepMatrix:
     cells, settings = split(jobs)
     check_effect(jobs)
     interpreter = cache(interpreters.resolve)
-    runs = []
-    for job, cell in zip(jobs, cells, strict=True):
-        runs.append(CellRun(cell, interpreter(job.config.python, job.config.folder)))
+    runs = [
+        CellRun(cell, interpreter(job.config.python, job.config.folder))
+        for job, cell in zip(jobs, cells, strict=True)
+    ]
     return SweepMatrix(settings, jobs, runs)
 
 
@@ -133,7 +134,6 @@ def split(jobs: Sequence[Job]) -> tuple[list[Cell], Settings]:
 def cell_of(config: Config) -> Cell:
     """Return the cell of a configuration, in which device and dtype may be `auto`. Raises
     ConfigError for an invalid stream."""
-    stream = streams.resolve(vars(config.stream))
     of_phase: dict[str, Any] = {}
     if config.phase in OF_PHASES:  # must not affect keys of cells of other phases
         of_phase[config.phase] = dict(vars(getattr(config, config.phase)))
@@ -146,7 +146,7 @@ def cell_of(config: Config) -> Cell:
         device=config.device,
         numerics=dict(vars(config.numerics)),
         env={key: override_text(value) for key, value in config.env.items()},
-        stream=stream,
+        stream=streams.resolve(vars(config.stream)),
         threads=config.threads,
         **of_phase,
     )
@@ -227,11 +227,9 @@ def overrides_of_cell(job: Job, cell: Cell) -> list[str]:
     of other phases, and those that only other modes have, which were removed from the baseline."""
     unused = {*NOT_OF_CELLS, *OF_PHASES} - {cell.phase}
     dropped = {f"mode.{name}" for name in job.config.mode.keys() - cell.mode.keys()}
-    kept = []
-    for word in job.words:
-        if word.section not in unused and word.key not in dropped:
-            kept.append(word.text)
-    return kept
+    return [
+        word.text for word in job.words if word.section not in unused and word.key not in dropped
+    ]
 
 
 def select(cells: Sequence[Cell], settings: Settings, progress: Progress) -> set[Cell]:

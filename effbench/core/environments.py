@@ -83,8 +83,9 @@ def diff_conditions(before: Sequence[Conditions], after: Sequence[Conditions]) -
         old_values = dict.fromkeys(known.get(fact) for known in old)
         new_values = dict.fromkeys(known.get(fact) for known in new)
         if set(map(str, old_values)) != set(map(str, new_values)):
-            sides = tuple(old_values), tuple(new_values)
-            differences.append(Difference(fact.kind, fact.name, fact.label, *sides))
+            differences.append(
+                Difference(fact.kind, fact.name, fact.label, tuple(old_values), tuple(new_values))
+            )
     return differences
 
 

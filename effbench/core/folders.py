@@ -36,8 +36,7 @@ def cache_home() -> Path:
         raise ConfigError(
             "this user has no home folder; set HOME to a folder of your own"
         ) from None
-    parent = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-    folder = parent.absolute() / "effbench"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache").absolute() / "effbench"
     check_plain(folder, "XDG_CACHE_HOME")
     return folder
 

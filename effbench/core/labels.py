@@ -111,8 +111,7 @@ class LabelledResult(Result):
     def where(self) -> str:
         """The labels of the environment, such as `torch_version=2.13.0`; empty if there is only one
         environment."""
-        places = [f"{name}={value}" for name, value in self.labels.items() if name in PLACES]
-        return " ".join(places)
+        return " ".join(f"{name}={value}" for name, value in self.labels.items() if name in PLACES)
 
     @property
     def name(self) -> str:

@@ -29,37 +29,9 @@ from typing import TypeAlias, get_args, get_type_hints
 from effbench.core.quantities import (
     Better,
     Metric,
-    change_text,
     fact,
-    format_bytes,
-    interval_text,
     metric,
-    percent,
-    ratio_text,
-    significant,
 )
-
-__all__ = [
-    "ESTIMATED",
-    "INTERVALS",
-    "METRICS",
-    "RESULT_FIGURES",
-    "RESULT_METRICS",
-    "SPEEDUPS",
-    "TRIAL_METRICS",
-    "Better",
-    "Metric",
-    "ResultFigures",
-    "TrialFigures",
-    "bounds_of",
-    "change_text",
-    "format_bytes",
-    "interval_text",
-    "percent",
-    "ratio_text",
-    "significant",
-    "why_marked",
-]
 
 #: Types of figures; None: not measured, or it does not apply.
 Number: TypeAlias = float | None
@@ -556,10 +528,10 @@ def declared_metrics(declaring: type[TrialFigures | ResultFigures]) -> dict[str,
 def metrics_of_results() -> tuple[Metric, ...]:
     """Return the metrics of a result in the order of its fields: its own ones, and those of trials
     that it has under the same name."""
-    declared = declared_metrics(ResultFigures)
-    known = {metric.name: metric for metric in TRIAL_METRICS if metric.title} | declared
-    names = [field.name for field in dataclasses.fields(ResultFigures)]
-    return tuple(known[name] for name in names if name in known)
+    known = {metric.name: metric for metric in TRIAL_METRICS if metric.title}
+    known |= declared_metrics(ResultFigures)
+    fields = dataclasses.fields(ResultFigures)
+    return tuple(known[field.name] for field in fields if field.name in known)
 
 
 def bounds_of(result: ResultFigures, name: str) -> tuple[float | None, float | None]:

@@ -12,8 +12,7 @@ def printable(text: object, keep: str = "\n") -> str:
     text = str(text)
     if text.isprintable():
         return text
-    kept = [letter if letter.isprintable() or letter in keep else " " for letter in text]
-    return "".join(kept)
+    return "".join(letter if letter.isprintable() or letter in keep else " " for letter in text)
 
 
 def one_line(text: object, longest: int | None = None) -> str:

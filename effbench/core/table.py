@@ -222,5 +222,4 @@ def as_json(data: Any) -> str:
 def markdown_text(text: object) -> str:
     """Return untrusted text escaped for a Markdown table: it cannot end the cell, start HTML, code,
     emphasis, a link or an image, mention a user or refer to an issue."""
-    separated = _REFERENCE.sub(rf"\1{_SEPARATOR}", one_line(text))
-    return separated.translate(_ESCAPES)
+    return _REFERENCE.sub(rf"\1{_SEPARATOR}", one_line(text)).translate(_ESCAPES)

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from effbench.core.errors import ConfigError, StoreError, WorkerError
 from effbench.core.message import CheckRequest
-from effbench.core.metrics import format_bytes
+from effbench.core.quantities import format_bytes
 from effbench.measure.gpu import Gpu, Nvml
 from effbench.run.client import ForkServer
 from effbench.run.compile_caches import cache_folder, make_cache_folder

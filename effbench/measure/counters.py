@@ -51,8 +51,7 @@ def read() -> Counters:
     """Return torch's counters now."""
     counters = dynamo.counters
     inductor, aot = counters["inductor"], counters["aot_autograd"]
-    counted = counters["graph_break"].items()
-    breaks = {first_line(str(reason)): count for reason, count in counted}
+    breaks = {first_line(str(reason)): count for reason, count in counters["graph_break"].items()}
     # torch lists but does not count the graph break of a branch on data in the outermost frame
     listed = dynamo.graph_break_reasons
     jumps = sum(graph_break.reason.startswith("generic_jump") for graph_break in listed)

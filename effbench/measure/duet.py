@@ -132,8 +132,7 @@ class DuetResult:
         if host is not None:
             host = HostFacts(**host)
         if disturbance is not None:
-            kind = DisturbanceKind(disturbance["kind"])
-            disturbance = Disturbance(kind, disturbance["text"])
+            disturbance = Disturbance(DisturbanceKind(disturbance["kind"]), disturbance["text"])
         return cls(series, host, disturbance, values["void"])
 
     to_json = asdict

@@ -310,8 +310,7 @@ class HostWatch:
         for core in self.cores:
             os.sched_setaffinity(0, {core})
             speeds[core] = min(piece() for _ in range(3))
-        quietest = min(speeds, key=speeds.__getitem__)
-        os.sched_setaffinity(0, {quietest})
+        os.sched_setaffinity(0, {min(speeds, key=speeds.__getitem__)})
 
     @property
     def low_ms(self) -> float:

@@ -200,8 +200,8 @@ class PeriodSide:
 
     def load(self) -> None:
         """Load the GPU before the first batch."""
-        seconds = LOAD_PART * self.timer.rules.load_s
-        load(self.timer.step, self.rotation, self.calls, seconds)
+        rules = self.timer.rules
+        load(self.timer.step, self.rotation, self.calls, LOAD_PART * rules.load_s)
 
     def batch(self) -> TimedBatch:
         """Time a batch by events around it."""
@@ -247,8 +247,7 @@ def time_batch(side: TimedSide, host: HostWatch | None) -> TimedBatch:
     began = time.perf_counter()
     batch = side.batch()
     seconds = batch.seconds or time.perf_counter() - began
-    is_disturbed = not host.was_undisturbed(seconds, batch.waited_ms)
-    return replace(batch, is_disturbed=is_disturbed)
+    return replace(batch, is_disturbed=not host.was_undisturbed(seconds, batch.waited_ms))
 
 
 def is_done(pairs: Pairs, rules: Rules, budget_s: float, seconds: float) -> bool:

@@ -129,8 +129,7 @@ class TimingFigure:
         """Return this figure with an interval that reaches down to the fastest sample, and up to
         the slowest of a few."""
         samples_ms = self.timing.samples_ms
-        high = max(bounds_of_median(samples_ms))
-        median = Interval(self.median.value, min(samples_ms), high)
+        median = Interval(self.median.value, min(samples_ms), max(bounds_of_median(samples_ms)))
         return replace(self, median=median)
 
 

@@ -203,8 +203,7 @@ class Timer:
             # a tenth of the budget, as later
             calls = budget_s * 100 / result.disturbed_ms[-1]
             return ceil(calls / self.whole)
-        rules = self.rules.of_passes(self.whole)
-        return next_batch(decisive_ms, result.counted_s, rules, budget_s)
+        return next_batch(decisive_ms, result.counted_s, self.rules.of_passes(self.whole), budget_s)
 
     def accept(self, newest: Timing, result: Timing) -> None:
         """Add the newest samples to the result. If the GPU was disturbed while they were taken,

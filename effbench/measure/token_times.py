@@ -34,9 +34,11 @@ class TokenTimes:
         request = RequestLatency(ms)
         request.first_ms = (self.read_ns[0] - self.began_ns) / 1e6
         if self.events:
-            events = pairwise(self.events)
-            request.between_ms = [before.elapsed_time(after) for before, after in events]
+            request.between_ms = [
+                before.elapsed_time(after) for before, after in pairwise(self.events)
+            ]
         else:
-            readings = pairwise(self.read_ns)
-            request.between_ms = [(after - before) / 1e6 for before, after in readings]
+            request.between_ms = [
+                (after - before) / 1e6 for before, after in pairwise(self.read_ns)
+            ]
         return request

@@ -248,5 +248,4 @@ def joint_error(values: Named, reference: Named) -> float:
 
 def joint_rms(values: Named) -> float:
     """Return the root mean square over all tensors of floats."""
-    floats = filter(is_inexact, values.values())
-    return root_mean_square(map(as_real, floats))
+    return root_mean_square(map(as_real, filter(is_inexact, values.values())))

@@ -130,8 +130,9 @@ class GpuWatch:
             self.discarded.append(reason)
             return True
         if reason and self.disturbance is None:
-            text = f"during timing, on every attempt: {reason.text}"
-            self.disturbance = replace(reason, text=text)
+            self.disturbance = replace(
+                reason, text=f"during timing, on every attempt: {reason.text}"
+            )
         return False
 
     def newest_disturbance(self) -> Disturbance | None:
@@ -140,8 +141,7 @@ class GpuWatch:
         self.events = set()
         slowdowns = sorted(SLOWDOWNS & events)
         if slowdowns:
-            text = f"clocks reduced ({', '.join(slowdowns)})"
-            return Disturbance(DisturbanceKind.CLOCKS, text)
+            return Disturbance(DisturbanceKind.CLOCKS, f"clocks reduced ({', '.join(slowdowns)})")
         foreign = self.gpu.foreign_pids()
         newcomers = foreign - self.known_pids
         if newcomers:

@@ -137,7 +137,6 @@ def find(target: str) -> Any:
             if importlib.util.find_spec(submodule):
                 importlib.import_module(submodule)
         if not hasattr(found, name):
-            near = suggest(name, dir(found))
-            raise ConfigError(f"there is no {name}{near}")
+            raise ConfigError(f"there is no {name}{suggest(name, dir(found))}")
         found = getattr(found, name)
     return found

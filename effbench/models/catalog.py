@@ -32,8 +32,9 @@ def networks() -> Iterator[ListedNetwork]:
     """Yield the networks of all installed libraries."""
     if folder("transformers"):
         for name, preset in PRESETS.items():
-            description = f"{preset.model_type}, as {preset.repository}"
-            yield ListedNetwork("transformers", name, description)
+            yield ListedNetwork(
+                "transformers", name, f"{preset.model_type}, as {preset.repository}"
+            )
     for library in ("torchvision", "timm"):
         for name in find_names(library, "*.py", REGISTERED):
             yield ListedNetwork(library, name, "image classification")

@@ -40,8 +40,11 @@ def compile_blocks(module: nn.Module, regional: bool | str, **settings: Any) -> 
     for block, function in zip(blocks.values(), functions, strict=True):
         function.__code__ = functions[0].__code__
         block.forward = torch.compile(function, **settings)  # type: ignore[method-assign]
-    facts = {"region": kind, "compiled_modules": list(blocks)}
-    return Prepared(copied, facts=facts, module=copied)
+    return Prepared(
+        copied,
+        facts={"region": kind, "compiled_modules": list(blocks)},
+        module=copied,
+    )
 
 
 def own_function(forward: Step, name: str) -> Any:
@@ -103,10 +106,7 @@ def class_of_blocks(module: nn.Module) -> str:
     siblings: dict[tuple[str, str], list[nn.Module]] = defaultdict(list)
     for name, part in parts_of(module).items():
         siblings[name.rpartition(".")[0], type(part).__name__].append(part)
-    repeated = []
-    for parts in siblings.values():
-        if len(parts) > 1 and weights_in(parts):
-            repeated.append(parts)
+    repeated = [parts for parts in siblings.values() if len(parts) > 1 and weights_in(parts)]
     if not repeated:
         raise UnsupportedError(
             f"mode.regional=true: {type(module).__name__} contains no repeated siblings with"

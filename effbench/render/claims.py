@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from effbench.claims.definition import shipped_verdicts
 from effbench.claims.figures import Figure
 from effbench.core.labels import ABSENT, natural
-from effbench.core.metrics import significant
+from effbench.core.quantities import significant
 from effbench.core.table import Column, Record, Shown, Table
 from effbench.store.schema import ClaimVerdict
 from effbench.store.secrets import masked
@@ -90,8 +90,12 @@ def _shipped(record: Record) -> dict[str, Any]:
     """Return the record of a shipped verdict."""
     measured = dict(record["measured"])
     measured.pop("sweeps", None)  # they are not in this database
-    machine = f"{record['machine']} (reference)"
-    return {**record, "machine": machine, "measured": measured, "reference": True}
+    return {
+        **record,
+        "machine": f"{record['machine']} (reference)",
+        "measured": measured,
+        "reference": True,
+    }
 
 
 def _judgement(row: Record, known: Record) -> dict[str, Any]:
@@ -121,14 +125,12 @@ def _judgement(row: Record, known: Record) -> dict[str, Any]:
 def claims_table(records: Sequence[Record], pages: Mapping[str, str]) -> Table:
     """Return a table with one row per record of `entries`. `pages`: sweep id -> URL of its page on
     the site, to which experiments are linked."""
-    others = "figures of others, measured on other machines"
-    interval = "figure behind the verdict, with its 95 % interval"
     columns = [
         Column("claim", help="id of the claim in effbench claims"),
         Column("statement", wide=True),
         Column("verdict", filter=True),
-        Column("measured", numeric=True, help=interval),
-        Column("published", wide=True, help=others),
+        Column("measured", numeric=True, help="figure behind the verdict, with its 95 % interval"),
+        Column("published", wide=True, help="figures of others, measured on other machines"),
         Column("reason", "why", wide=True),
         Column("experiment", filter=True),
         Column("machine", filter=True),

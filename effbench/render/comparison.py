@@ -23,8 +23,9 @@ from effbench.analysis.verdicts import (
     tally,
 )
 from effbench.core.labels import grouped
-from effbench.core.metrics import METRICS, percent, ratio_text
+from effbench.core.metrics import METRICS
 from effbench.core.printable import count, listed, one_line, printable
+from effbench.core.quantities import percent, ratio_text
 from effbench.core.table import Column, Record, Shown, Table, as_json
 from effbench.core.terminal import Console, escape
 from effbench.render.marks import signed

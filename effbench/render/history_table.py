@@ -8,8 +8,9 @@ from effbench.analysis.history import History, HistoryChange, Track
 from effbench.analysis.limits import STATUS
 from effbench.core.cell import digest
 from effbench.core.labels import ABSENT
-from effbench.core.metrics import METRICS, ratio_text
+from effbench.core.metrics import METRICS
 from effbench.core.printable import count, one_line
+from effbench.core.quantities import ratio_text
 from effbench.core.table import Column, Record, Shown, Table, as_json
 from effbench.stats.changepoints import EXACT_SHORTEST, SHORTEST
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from effbench.core.cell import Result
 from effbench.core.disturbances import cause_of
 from effbench.core.labels import LabelledResults
-from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, interval_text, why_marked
+from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
 from effbench.core.printable import listed
+from effbench.core.quantities import interval_text
 from effbench.core.table import Shown
 
 #: Comes before a marked figure.

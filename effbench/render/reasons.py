@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from effbench.core.cell import Result
 from effbench.core.labels import grouped
-from effbench.core.metrics import SPEEDUPS, change_text, percent
+from effbench.core.metrics import SPEEDUPS
+from effbench.core.quantities import change_text, percent
 from effbench.render.tables import SpeedupRow
 from effbench.store.bottleneck import LAUNCH_IDLE
 

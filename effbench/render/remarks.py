@@ -34,8 +34,7 @@ def remarks_on(store: Store, sweep: SweepInfo, rows: LabelledResults) -> list[st
     cases: dict[str, dict[str, None]] = {}
     for row in rows:
         key = ResultKey(row.cell_key, row.environment_id)
-        of_cell = facts.get(key, {})
-        for text in texts_of(of_cell, row):
+        for text in texts_of(facts.get(key, {}), row):
             cases.setdefault(one_line(text), {})[row.case] = None
     lines = joined_hosts(sweep)
     for text, names in cases.items():

@@ -142,8 +142,8 @@ class ModeFigure:
             tone = "status"
         elif self.wins:
             tone = "best"
-        details = [text for text in (self.interval, self.time) if text]
-        return Shown(self.value, self.text, tone, ", ".join(details))
+        details = ", ".join(filter(None, (self.interval, self.time)))
+        return Shown(self.value, self.text, tone, details)
 
     @property
     def scope(self) -> str:
@@ -225,8 +225,13 @@ def row_of(point: LabelledResults, metric: str, modes: Sequence[str]) -> Speedup
     in_order = sorted(point, key=lambda row: modes.index(row.mode_label))
     winning = winners(in_order, metric)
     cells = {row.mode_label: ModeFigure(row, metric, wins=winning == [row]) for row in in_order}
-    names = [row.mode_label for row in winning]
-    return SpeedupRow(point[0].labels, point[0].case, metric, cells, names)
+    return SpeedupRow(
+        point[0].labels,
+        point[0].case,
+        metric,
+        cells,
+        winners=[row.mode_label for row in winning],
+    )
 
 
 # --- the table ---
@@ -290,8 +295,7 @@ class SpeedupTable:
         records = []
         for row in self.rows:
             for mode, figure in row.cells.items():
-                named = {"mode": mode, "metric": row.metric}
-                records.append(row.labels | named | figure.record())
+                records.append(row.labels | {"mode": mode, "metric": row.metric} | figure.record())
         return records
 
 

@@ -27,9 +27,8 @@ def environment(folder: Path, **settings: Any) -> jinja2.Environment:
 
 def markdown(name: str, **values: Any) -> str:
     """Return a document in Markdown. No value can begin anything, except a table."""
-    env = environment(TEMPLATES, finalize=as_markdown)
-    text = env.get_template(name).render(values)
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    template = environment(TEMPLATES, finalize=as_markdown).get_template(name)
+    return re.sub(r"\n{3,}", "\n\n", template.render(values)).strip() + "\n"
 
 
 def as_markdown(value: object) -> object:

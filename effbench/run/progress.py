@@ -19,8 +19,9 @@ from effbench.core.cell import Status, Trial
 from effbench.core.disturbances import DisturbanceKind
 from effbench.core.environments import labels
 from effbench.core.labels import cell_names
-from effbench.core.metrics import METRICS, significant
+from effbench.core.metrics import METRICS
 from effbench.core.printable import about, count, one_line
+from effbench.core.quantities import significant
 from effbench.core.terminal import Console
 from effbench.run.client import START
 from effbench.run.plan import CellRun, Settings, cells_of, interpreters_of

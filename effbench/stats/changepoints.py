@@ -99,13 +99,7 @@ def find_changes(values: Sequence[float], floor: float = FLOOR) -> list[LevelCha
     changes = []
     for old, new in pairwise(segments):
         ratio = log_difference(new.log_mean(), old.log_mean()).interval()
-        change = LevelChange(
-            new.start,
-            old.mean,
-            new.mean,
-            ratio,
-        )
-        changes.append(change)
+        changes.append(LevelChange(new.start, old.mean, new.mean, ratio))
     return changes
 
 

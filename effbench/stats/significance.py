@@ -105,8 +105,11 @@ def _log_mean(
     caches: Mapping[int, int | None],
     kernels: Collection[str],
 ) -> LogEstimate:
-    used = [caches.get(number) for number in values]
-    return log_mean_of_compilations([*values.values()], used, kernels)
+    return log_mean_of_compilations(
+        [*values.values()],
+        [caches.get(number) for number in values],
+        kernels,
+    )
 
 
 def compare_pairs(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from effbench.core.cell import Result
-from effbench.core.metrics import METRICS, percent, significant
+from effbench.core.metrics import METRICS
 from effbench.core.printable import count
+from effbench.core.quantities import percent, significant
 
 #: A call is launch-bound if the GPU is idle for this fraction of its period or more.
 LAUNCH_IDLE = 0.2

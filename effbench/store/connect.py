@@ -119,8 +119,9 @@ def _url_of_path(path: str) -> sa.URL:
     """Return the URL of a SQLite file. Raises StoreError for what seems to be a misspelt URL,
     ConfigError for an unknown home folder."""
     if re.match(r"(sqlite|postgres\w*)(\+\w+)?:?/", path) or "password=" in path:
-        hidden = "it is not shown, for it may hold a password"
-        raise StoreError(f"not a database URL ({hidden}); {_FORMS}")
+        raise StoreError(
+            f"not a database URL (it is not shown, for it may hold a password); {_FORMS}"
+        )
     return sa.URL.create("sqlite", database=expand_user(path, "db"))
 
 
@@ -324,8 +325,9 @@ class Patience:
         reason = _first_line(error.__cause__)
         waited_s = time.monotonic() - self.began
         if waited_s > BUSY_TIMEOUT_S:
-            what = f"{self.name} was not reachable for {BUSY_TIMEOUT_S:g} s"
-            raise StoreError(f"{what}: {reason}") from error
+            raise StoreError(
+                f"{self.name} was not reachable for {BUSY_TIMEOUT_S:g} s: {reason}"
+            ) from error
         if waited_s > SILENT_S and not self.is_reported:
             print(f"effbench: waiting for {self.name}: {reason}", file=sys.stderr, flush=True)
             self.is_reported = True

@@ -105,8 +105,11 @@ def verdicts(connection: Connection) -> list[Columns]:
     """Return the newest verdict on each claim by each experiment on each GPU (or CPU), oldest
     first, with `gpu_name`, `cpu_name` and `torch_version` of its environment."""
     facts = ENVIRONMENT.c["gpu_name", "cpu_name", "torch_version"]
-    of_claims = select(VERDICT, *facts).join(ENVIRONMENT)
-    oldest_first = of_claims.order_by(*VERDICT.c["judged_at", "id"])  # ids follow the import
+    oldest_first = (
+        select(VERDICT, *facts)
+        .join(ENVIRONMENT)
+        .order_by(*VERDICT.c["judged_at", "id"])  # ids follow the import
+    )
     newest: dict[tuple[str, ...], Columns] = {}
     for row in as_dicts(connection, oldest_first):
         key = (row["claim"], row["experiment"], row["gpu_name"] or row["cpu_name"])

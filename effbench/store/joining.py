@@ -206,8 +206,13 @@ def join(connection: Connection, sweep_ids: Iterable[str], name: str) -> JoinedS
     sweeps.extend_sweep(connection, sweep_id, plan)
     _write_trials(connection, sweep_id, parts, {cell.key for cell in plan})
     trials.rebuild_results(connection, sweep_id)
-    hosts = [part.host for part in parts]
-    return JoinedSweep(sweep_id, name, hosts, len(plan), len(every - shared))
+    return JoinedSweep(
+        sweep_id,
+        name,
+        hosts=[part.host for part in parts],
+        cells=len(plan),
+        omitted=len(every - shared),
+    )
 
 
 def _read_parts(connection: Connection, sweep_ids: Sequence[str]) -> list[HostSweep]:
@@ -292,11 +297,10 @@ def _write_trials(
     cell_keys: Collection[str],
 ) -> None:
     """Write the trials of these cells, a round for each part."""
-    details = {JOINED: [part.environment.id for part in parts]}
     environment_id = sweeps.add_environment(
         connection,
         _joined_environment(parts),
-        details,
+        details={JOINED: [part.environment.id for part in parts]},
     )
     keys = {"sweep_id": sweep_id, "environment_id": environment_id}
     for number, part in enumerate(parts):

@@ -139,10 +139,9 @@ def checks_of(column: Column[Any]) -> Iterator[sa.Constraint]:
         if name in LISTS:
             form, pattern = "array", "[[]*]"
         # SQLite's JSON functions are not allowed in the schema of an untrusted file
-        of_sqlite = sa.CheckConstraint(f"{name} GLOB '{pattern}'", name=name)
-        yield of_sqlite.ddl_if(dialect="sqlite")
-        of_postgresql = sa.CheckConstraint(f"json_typeof({name}) = '{form}'", name=name)
-        yield of_postgresql.ddl_if(dialect="postgresql")
+        yield sa.CheckConstraint(f"{name} GLOB '{pattern}'", name=name).ddl_if(dialect="sqlite")
+        is_form = f"json_typeof({name}) = '{form}'"
+        yield sa.CheckConstraint(is_form, name=name).ddl_if(dialect="postgresql")
     elif isinstance(kind, UtcDateTime):
         is_time = f"julianday({name}) IS NOT NULL OR {name} IS NULL"
         yield sa.CheckConstraint(is_time, name=name).ddl_if(dialect="sqlite")

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from effbench.core.cell import Cell, Result, Status, StoredEnvironment, Trial
 from effbench.core.labels import grouped
-from effbench.core.metrics import Metric
+from effbench.core.quantities import Metric
 from effbench.stats.intervals import is_number
 from effbench.store.schema import RESULT, RESULTS
 from effbench.store.summary import CountedTrials, figure_of
@@ -60,13 +60,12 @@ class ResultWithTrials(Result):
         if metric.compare == "bound" and not metric.caches:
             known = {0: self.value(metric.name)}
         else:
-            trials = self.counted.comparable(metric)
-            known = {trial.round: figure_of(trial, metric) for trial in trials}
-        valid = {}
-        for number, figure in known.items():
-            if is_valid(figure, metric):
-                valid[number] = float(figure)
-        return valid
+            known = {
+                trial.round: figure_of(trial, metric) for trial in self.counted.comparable(metric)
+            }
+        return {
+            number: float(figure) for number, figure in known.items() if is_valid(figure, metric)
+        }
 
 
 def is_valid(value: float | None, metric: Metric) -> TypeGuard[float]:
@@ -145,8 +144,7 @@ def past_results(
     `columns`. `environment_ids`: only results in these (empty: all). `most`: only the newest
     sweeps, with at most this many results in total, but at least one."""
     infos = sweeps(connection)
-    names = ["sweep_id", *ResultKey._fields, "status", "reason", *columns]
-    results = select(*RESULT.c[*names])
+    results = select(*RESULT.c["sweep_id", *ResultKey._fields, "status", "reason", *columns])
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
     older = 0

@@ -93,8 +93,10 @@ class Source:
         every = select(SWEEP.c.id).order_by(SWEEP.c.started_at, SWEEP.c.id)
         ids = [row.id for row in self.fetch(every)]
         if references or not ids:
-            named = references or ["last"]
-            ids = [sweeps.find_sweep(self.connection, reference).id for reference in named]
+            ids = [
+                sweeps.find_sweep(self.connection, reference).id
+                for reference in references or ["last"]
+            ]
         return list(dict.fromkeys(ids))
 
 

@@ -40,13 +40,8 @@ from effbench.core.cell import (
     Trial,
 )
 from effbench.core.disturbances import reason_of_baseline
-from effbench.core.metrics import (
-    ESTIMATED,
-    INTERVALS,
-    METRICS,
-    SPEEDUPS,
-    Metric,
-)
+from effbench.core.metrics import ESTIMATED, INTERVALS, METRICS, SPEEDUPS
+from effbench.core.quantities import Metric
 from effbench.stats.intervals import (
     LogEstimate,
     log_difference,
@@ -72,15 +67,11 @@ def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
     return list({trial.round: trial for trial in by_attempt}.values())
 
 
-def slowest_ms(trials: Iterable[Trial]) -> float:
-    """Return how long the fixed work on the host may take in trials that count; without a limit on
-    the CPU, where that work has levels of its own."""
-    on_gpu = [trial.host_ms for trial in trials if trial.gpu_uuid is not None]
-    return SLOWER_HOST * min(filter(None, on_gpu), default=inf)
-
-
-def on_fast_hosts(trials: Iterable[Trial], limit_ms: float) -> list[Trial]:
-    """Return the trials whose fixed work on the host took at most this long, or is unknown."""
+def on_fast_hosts(trials: Iterable[Trial], others: Iterable[Trial]) -> list[Trial]:
+    """Return the trials whose fixed work on the host is unknown, or took hardly longer than in the
+    fastest of `others`; all of them on the CPU, where that work has levels of its own."""
+    on_gpu = [trial.host_ms for trial in others if trial.gpu_uuid is not None]
+    limit_ms = SLOWER_HOST * min(filter(None, on_gpu), default=inf)
     return [trial for trial in trials if (trial.host_ms or 0.0) <= limit_ms]
 
 
@@ -113,7 +104,7 @@ class CountedTrials:
         unmarked = [trial for trial in ok if getattr(trial, mark) is None]
         if len(unmarked) >= ENOUGH_UNMARKED:
             ok = unmarked
-        fast = on_fast_hosts(ok, slowest_ms([*failed, *ok]))
+        fast = on_fast_hosts(ok, [*failed, *ok])
         if sum(getattr(trial, mark) is None for trial in fast) >= ENOUGH_UNMARKED:
             ok = fast
         kept = sorted((*failed, *ok), key=attrgetter("round"))
@@ -339,8 +330,9 @@ def _busy_speedups(of_cell: CountedTrials) -> Columns:
     attempts = last_attempts(of_cell.every)
     columns: Columns = {}
     for name in SPEEDUPS:
-        figures = [getattr(trial, f"pair_{name}_disturbed") for trial in attempts]
-        columns[f"busy_{name}"] = mean_of(figures)
+        columns[f"busy_{name}"] = mean_of(
+            getattr(trial, f"pair_{name}_disturbed") for trial in attempts
+        )
     return columns
 
 
@@ -384,8 +376,7 @@ def _break_even(summary: Summary, of_cell: CountedTrials, of_baseline: CountedTr
     is_per_call = summary.throughput_per_s is not None
     if is_marked or not is_significant or not is_per_call:
         return None
-    preparation_s = _preparation_s(summary, of_cell.kept)
-    return break_even_calls(preparation_s, baseline_ms, summary.latency_ms)
+    return break_even_calls(_preparation_s(summary, of_cell.kept), baseline_ms, summary.latency_ms)
 
 
 def _preparation_s(summary: Summary, kept: Sequence[Trial]) -> float | None:

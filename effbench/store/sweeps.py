@@ -88,7 +88,7 @@ class SweepInfo:
 def is_future(time: dt.datetime) -> bool:
     """Return whether a sweep or verdict is of the future, by its own account. Such a
     one never counts as the newest."""
-    return time > dt.datetime.now(dt.UTC) + CLOCK_SKEW
+    return time > now() + CLOCK_SKEW
 
 
 def sweeps(connection: Connection) -> list[SweepInfo]:
@@ -242,8 +242,7 @@ def extend_sweep(
 ) -> None:
     """Append cells to the sweep's plan; cells that are already planned keep their position."""
     lock(connection, sweep_id)
-    query = select(PLANNED.c.cell_key).filter_by(sweep_id=sweep_id)
-    known = set(connection.scalars(query))
+    known = set(connection.scalars(select(PLANNED.c.cell_key).filter_by(sweep_id=sweep_id)))
     new = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
     if not new:
         return
@@ -310,8 +309,7 @@ def finish_sweep(connection: Connection, sweep_id: str, state: str) -> None:
 def planned(connection: Connection, sweep_id: str) -> list[Cell]:
     """Return the cells of the sweep in the order of the plan."""
     plan = select(CELL.c.params).join(PLANNED).filter_by(sweep_id=sweep_id)
-    query = plan.order_by(PLANNED.c.position)
-    return [Cell(**params) for params in connection.scalars(query)]
+    return [Cell(**params) for params in connection.scalars(plan.order_by(PLANNED.c.position))]
 
 
 def cells(connection: Connection) -> list[Cell]:

@@ -68,8 +68,10 @@ def copy(source: Source, target: Store, sweep_ids: Iterable[str]) -> Iterator[Ar
         except RefusedError as error:
             arrival = Arrival(shown_id, reason=str(error))
         except (ArithmeticError, TypeError, ValueError, connect.ValueRefusedError) as error:
-            reason = f"{source.name}: sweep {shown_id} is damaged: {one_line(error, 200)}"
-            arrival = Arrival(shown_id, reason=reason)
+            arrival = Arrival(
+                shown_id,
+                reason=f"{source.name}: sweep {shown_id} is damaged: {one_line(error, 200)}",
+            )
         yield arrival
 
 
@@ -144,8 +146,7 @@ class SweepCopy:
         insert = sa.insert(TRIAL).returning(TRIAL.c.id, sort_by_parameter_order=True)
         for trials in batched(self.source.rows(TRIAL, is_of_sweep), CHUNK):
             ids = [trial.pop("id") for trial in trials]
-            new_ids = self.connection.scalars(insert, trials)
-            numbers = dict(zip(ids, new_ids, strict=True))
+            numbers = dict(zip(ids, self.connection.scalars(insert, trials), strict=True))
             number += len(trials)
             for table in (SAMPLE, TRACE):
                 rows = list(self.source.rows(table, table.c.trial_id.in_(numbers)))

@@ -134,15 +134,16 @@ def add_trial(
         return recorded
     for timer, values in trial.samples.items():
         stored, data = encode_samples(values)
-        of_timer = sa.insert(SAMPLE).values(
-            trial_id=trial_id,
-            timer=text(timer),
-            count=len(values),
-            stored=stored,
-            codec=CODEC,
-            data=data,
+        connection.execute(
+            sa.insert(SAMPLE).values(
+                trial_id=trial_id,
+                timer=text(timer),
+                count=len(values),
+                stored=stored,
+                codec=CODEC,
+                data=data,
+            )
         )
-        connection.execute(of_timer)
     if trace is not None:
         of_trial = sa.insert(TRACE).values(trial_id=trial_id, codec=TRACE_CODEC, data=trace)
         connection.execute(of_trial)
@@ -320,8 +321,7 @@ def rebuild_results(connection: Connection, sweep_id: str, cell_key: str | None 
         plan = plan.where(CELL.c.comparison_key == compared.scalar_subquery())
     cells = connection.execute(plan.order_by(PLANNED.c.position)).all()
     keys = plan.with_only_columns(CELL.c.key)
-    is_planned = TRIAL.c.cell_key.in_(keys)
-    measured = read_trials(connection, sweep_id, is_planned, names=WITHOUT_EXTRA)
+    measured = read_trials(connection, sweep_id, TRIAL.c.cell_key.in_(keys), names=WITHOUT_EXTRA)
     rows = []
     for environment_id, trials in grouped(measured, attrgetter("environment_id")).items():
         of_cells = grouped(trials, attrgetter("cell_key"))
@@ -334,8 +334,9 @@ def rebuild_results(connection: Connection, sweep_id: str, cell_key: str | None 
                 "cell_key": key,
             }
             rows.append(row)
-    former = sa.delete(RESULT).filter_by(sweep_id=sweep_id).where(RESULT.c.cell_key.in_(keys))
-    connection.execute(former)
+    connection.execute(
+        sa.delete(RESULT).filter_by(sweep_id=sweep_id).where(RESULT.c.cell_key.in_(keys))
+    )
     if rows:
         connection.execute(sa.insert(RESULT), rows)
 

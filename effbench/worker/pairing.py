@@ -77,8 +77,7 @@ def prepare_baseline(
     module.forward = own_function(module.forward, "baseline_forward")  # type: ignore[method-assign]
     inputs = workload.inputs.checked
     args, kwargs = copies(inputs[0])
-    example = Example(args, kwargs, workload.batch(), cache_dir)
-    step = mode.prepare(module, example).step
+    step = mode.prepare(module, Example(args, kwargs, workload.batch(), cache_dir)).step
     for number in range(max(1, mode.settling_calls)):
         args, kwargs = copies(inputs[number % len(inputs)])
         step(*args, **kwargs)
@@ -149,13 +148,15 @@ def time_pairs(step_timer: StepTimer, baseline: Step, mode_ms: float) -> dict[st
     """Take the pairs of both timers. `mode_ms`: latency of the mode."""
     context, timer, watcher = step_timer.context, step_timer.timer, step_timer.watcher
     rules = context.rules
-    short = replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
-    other = replace(timer, step=baseline, rules=short)
+    other = replace(
+        timer,
+        step=baseline,
+        rules=replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s)),
+    )
     budget_s = PART * rules.budget_s
     if step_timer.has_period:
         budget_s /= 2
-    other_ms = other.warm_up().samples_ms[-1]
-    other_calls = LatencySide(other, other_ms)
+    other_calls = LatencySide(other, latency_ms=other.warm_up().samples_ms[-1])
     own_calls = LatencySide(timer, mode_ms)
     depends_on_host = other_calls.depends_on_host or own_calls.depends_on_host
     watcher.begin()

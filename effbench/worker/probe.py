@@ -84,8 +84,7 @@ def run_task(payload: Json, pipe: MessagePipe) -> Json:
             return None
 
     for target, names in request.modules.items():
-        inputs = request.inputs.get(target, ())
-        attempt(target, partial(check_model, target, names, inputs))
+        attempt(target, partial(check_model, target, names, request.inputs.get(target, ())))
     for network in request.networks:
         attempt(network["library"], partial(libraries.check, **network))
     for loss in request.losses:
@@ -122,8 +121,9 @@ def check_mode(mode: dict[str, Any]) -> list[str] | None:
     except Exception:  # the cell reports any other exception of a user's constructor
         return names_of(constructor)
     if not isinstance(made, Mode):
-        kind = type(made).__name__
-        raise ConfigError(f"mode {mode['name']}: derive {kind} from effbench.modes.base.Mode")
+        raise ConfigError(
+            f"mode {mode['name']}: derive {type(made).__name__} from effbench.modes.base.Mode"
+        )
     return names_of(constructor)
 
 
@@ -149,8 +149,7 @@ def visible_gpus() -> list[ProbedGpu]:
         gpu = torch.cuda.get_device_properties(index)
         uuid = f"GPU-{gpu.uuid}"
         visible = named[index] if index < len(named) else uuid
-        near = near_cores(gpu)
-        gpus.append(ProbedGpu(index, uuid, visible, gpu.name, gpu.total_memory, near))
+        gpus.append(ProbedGpu(index, uuid, visible, gpu.name, gpu.total_memory, near_cores(gpu)))
     return gpus
 
 
@@ -158,8 +157,10 @@ def near_cores(properties: Any) -> str | None:
     """Return the CPU cores near the GPU in the kernel's notation, such as `0-15`; None if
     unknown."""
     try:
-        domain = f"{properties.pci_domain_id:04x}"
-        bus = f"{domain}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+        bus = (
+            f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}"
+            f":{properties.pci_device_id:02x}.0"
+        )
         return Path(f"/sys/bus/pci/devices/{bus}/local_cpulist").read_text().strip() or None
     except (AttributeError, OSError):
         return None

@@ -108,8 +108,9 @@ class RunningTrial:
                 self.workload.take_reference()
             with self.workload.context():  # eager's calls have shown which one the module allows
                 self.measure()
-        facts = self.prepared.checked_facts() | self.workload.figures(self.times.latency_ms)
-        self.trial.extra["facts"] = facts
+        self.trial.extra["facts"] = self.prepared.checked_facts() | self.workload.figures(
+            self.times.latency_ms
+        )
         self.judge()
 
     def measure(self) -> None:
@@ -355,8 +356,9 @@ class RunningTrial:
         if self.wrong:
             raise Ended(Status.INCORRECT, self.wrong)
         if self.times.compiled:
-            text = f"{self.times.compiled}, twice: the times include compiling"
-            raise Ended(Status.DEGRADED, text)
+            raise Ended(
+                Status.DEGRADED, f"{self.times.compiled}, twice: the times include compiling"
+            )
         reason = (
             self.prepared.degraded
             or self.workload.degraded

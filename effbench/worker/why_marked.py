@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from effbench.core.disturbances import Disturbance, DisturbanceKind, busy_host
-from effbench.core.metrics import percent, significant
 from effbench.core.printable import count
+from effbench.core.quantities import percent, significant
 from effbench.measure.host import HostFacts
 from effbench.measure.rules import Rules
 from effbench.measure.samples import TimingFigure
@@ -186,8 +186,9 @@ def several_speeds(figure: TimingFigure, what: str, unit: str = "") -> Disturban
         return None
     low = significant(figure.median.low, 3)
     high = significant(figure.median.high, 3)
-    text = f"unsteady: {what} is anywhere from {low} to {high}{unit}"
-    return Disturbance(DisturbanceKind.UNSTEADY, text)
+    return Disturbance(
+        DisturbanceKind.UNSTEADY, f"unsteady: {what} is anywhere from {low} to {high}{unit}"
+    )
 
 
 def too_few_of_one(number: int, what: str, rules: Rules) -> Disturbance | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from effbench.core import streams
-from effbench.core.metrics import significant
+from effbench.core.quantities import significant
 from effbench.measure.host import HostWatch
 from effbench.measure.rules import Rules
 from effbench.measure.samples import Timing, TimingFigure
@@ -74,8 +74,7 @@ class Served(Timing):
         See `Timing.figure`."""
         if self.moments.disturbed_ms and self.moments.is_disturbed(self.requests):
             strict = replace(rules, min_samples=self.requests)
-            figure = self.moments.figure(strict, slowdown)
-            return replace(figure, timing=self, disturbed_ms=[])
+            return replace(self.moments.figure(strict, slowdown), timing=self, disturbed_ms=[])
         return TimingFigure(median_interval(self.samples_ms), self)
 
     @property

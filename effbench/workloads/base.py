@@ -101,8 +101,7 @@ class Workload(ABC):
         self.device = torch.device(self.cell.device)
         self.seed: int = self.cell.numerics.get("seed", 0)
         tolerance = self.cell.model.get("tolerance")
-        dtype = getattr(torch, self.cell.dtype)
-        self.comparison = Comparison(dtype, tolerance, self.device)
+        self.comparison = Comparison(getattr(torch, self.cell.dtype), tolerance, self.device)
         self.positional = [name for name, spec in self.specs.items() if not spec.keyword]
         self.inputs = InputSets([], [])
         self.step: Step = self.module

@@ -100,10 +100,11 @@ def is_dense(value: Any) -> bool:
 def save(module: nn.Module, names: Container[StateName] | None = None) -> State:
     """Return copies in host memory of the dense tensors and plain values with these names (None:
     all), not of lists or objects."""
-    saved = {}
-    for name, value in read(module, names).items():
-        if isinstance(value, PLAIN) or is_dense(value):
-            saved[name] = value
+    saved = {
+        name: value
+        for name, value in read(module, names).items()
+        if isinstance(value, PLAIN) or is_dense(value)
+    }
     return on_host(saved)
 
 

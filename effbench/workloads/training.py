@@ -78,8 +78,9 @@ class TrainingSteps(Workload):
         dropout_off = dropout.switch_off(self.module)
         if dropout_off:
             self.trial.extra["dropout_off"] = dropout_off
-        named = self.module.named_parameters()
-        self.parameters = {name: value for name, value in named if value.requires_grad}
+        self.parameters = {
+            name: value for name, value in self.module.named_parameters() if value.requires_grad
+        }
         if not self.parameters:
             raise UnsupportedError(
                 "nothing to train: no parameter of the module requires a gradient"
@@ -240,8 +241,7 @@ class TrainingSteps(Workload):
         set_seed(self.seed)
         loss = self.loss_of(module, copies(self.inputs_of_step(number), torch.float64))
         loss.backward()
-        gradients = gradients_of(parameters)
-        return Exact(float(loss.detach()), on_host(gradients), on_host(buffers))
+        return Exact(float(loss.detach()), on_host(gradients_of(parameters)), on_host(buffers))
 
     def check(self) -> None:
         trajectory = self.follow(self.step)
@@ -323,8 +323,6 @@ class TrainingSteps(Workload):
 
 def gradients_of(parameters: Named) -> dict[str, Tensor]:
     """Return the gradients of these parameters by name, dense ones."""
-    gradients = {}
-    for name, value in parameters.items():
-        if value.grad is not None:
-            gradients[name] = value.grad.to_dense()
-    return gradients
+    return {
+        name: value.grad.to_dense() for name, value in parameters.items() if value.grad is not None
+    }

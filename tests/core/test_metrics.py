@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from effbench.core.cell import Result, Trial
-from effbench.core.metrics import METRICS, TRIAL_METRICS, ratio_text
+from effbench.core.metrics import METRICS, TRIAL_METRICS
+from effbench.core.quantities import ratio_text
 from effbench.store.schema import RESULT_COLUMNS
 
 

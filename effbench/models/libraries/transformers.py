@@ -244,8 +244,7 @@ class Decoder(nn.Module):
         size = CacheSize(batch, slots, slots - 1)
         for layer in layers:
             _, heads, _, key_width = layer.keys.shape
-            cache = KeyValueCache(size, heads, key_width, layer.values.shape[-1])
-            self.caches.append(cache)
+            self.caches.append(KeyValueCache(size, heads, key_width, layer.values.shape[-1]))
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
         # token [B, T], position [T] -> logits of the last token [B, 1, V]
