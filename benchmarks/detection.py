@@ -46,7 +46,7 @@ from effbench.analysis.verdicts import Change, Verdict, judge
 from effbench.core.cell import Status, Trial
 from effbench.core.table import Column, Table
 from effbench.stats.changepoints import find_changes
-from effbench.stats.intervals import FIRST_LOOK, TUNED, TUNED_SD, geometric_mean
+from effbench.stats.intervals import FIRST_LOOK, TUNED, TUNED_SD, log_mean
 from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS
 from effbench.store.sides import ResultWithTrials
 from effbench.store.summary import CountedTrials
@@ -333,7 +333,9 @@ def rounds_of(drawn: Drawn) -> int:
     """Return the round after which a re-run stops, because it is known within ± 1 %."""
     for rounds in range(LEAST_PAIRS, len(drawn.figures)):
         medians = drawn.figures[:rounds, : len(HOST_TIMES)].T
-        means = [geometric_mean(times.tolist()) for times in medians if not np.isnan(times).any()]
+        means = [
+            log_mean(times.tolist()).interval() for times in medians if not np.isnan(times).any()
+        ]
         if all(
             mean.high / mean.value - 1 <= (0.01 if rounds > LEAST_PAIRS else 0.01 * FIRST_LOOK)
             for mean in means

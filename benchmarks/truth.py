@@ -34,7 +34,7 @@ from effbench.models.inputs import Inputs
 from effbench.models.mlp import MLP, LinearStack
 from effbench.modes.base import Example
 from effbench.modes.graphs import CudaGraph
-from effbench.stats.intervals import geometric_mean
+from effbench.stats.intervals import log_mean
 
 DEVICE = "cuda"
 NO_INPUTS: list[Inputs] = [((), {})]
@@ -351,7 +351,7 @@ def against_peers(work: Workload, seconds: float) -> list[dict[str, Any]]:
             ratios.append(answer / ours[-1])
         row: dict[str, Any] = {"callable": work.name, "peer": name, "our timer": timer.__name__}
         if error is None:
-            ratio = geometric_mean(ratios)
+            ratio = log_mean(ratios).interval()
             row |= {
                 "ours ms": median(ours),
                 "its ms": median(ours) * ratio.value,

@@ -1,7 +1,8 @@
-"""Folders of the user: home and caches; paths that compilers can read."""
+"""The user: name, home, and folder of caches; paths that compilers can read."""
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 from pathlib import Path
@@ -10,6 +11,14 @@ from effbench.core.errors import ConfigError
 
 #: Characters of a path that every compiler, linker and search path takes as they are.
 PLAIN = re.compile(r"[\w/.+@%=^~-]*")
+
+
+def current_user() -> str:
+    """Return the name of the user who runs effbench; the number of a user without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # as in containers that run with any number
+        return str(os.getuid())
 
 
 def expand_user(path: str, setting: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from effbench.analysis.explain import Breakdown, NotTracedError, Part, title_of
 from effbench.core.labels import ABSENT, LabelledResult, LabelledResults
-from effbench.core.metrics import METRICS, SPEEDUPS, percent
+from effbench.core.metrics import METRICS, SPEEDUPS
+from effbench.core.quantities import percent
 from effbench.core.table import Column, Record, Shown, Table
 from effbench.render.marks import Estimate
 from effbench.render.tables import NO_REASON, label_columns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import logging
 import os
 import signal
@@ -22,7 +21,7 @@ from typing import Any
 from effbench.core import processes, warning_filters
 from effbench.core.cell import Status
 from effbench.core.errors import WorkerError
-from effbench.core.folders import cache_home, check_plain
+from effbench.core.folders import cache_home, check_plain, current_user
 from effbench.core.message import (
     DUET_PHASE,
     PROBE_PHASE,
@@ -135,18 +134,11 @@ class ServerRequest:
         return f"the process exited with code {outcome['exit']}"
 
 
-def user_name() -> str:
-    """Return the user's name, or one of their id, for libraries that ask for it."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid{os.getuid()}"
-
-
 def server_variables(python: str | None, given: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a server's process. `given`: variables that replace those of this
     process."""
-    variables = {"USER": user_name(), **os.environ, **given, **SERVER_ENVIRONMENT}
+    # libraries ask for the user's name, which a container may lack
+    variables = {"USER": current_user(), **os.environ, **given, **SERVER_ENVIRONMENT}
     package_root = str(Path(__file__).resolve().parents[2])
     if python:
         package_root = lone_package()

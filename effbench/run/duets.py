@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from effbench.core.cell import Cell, Trial
 from effbench.core.meeting import ALONE, DUET, call_off
 from effbench.core.message import DUET_PHASE
-from effbench.stats.intervals import geometric_mean
 from effbench.stats.significance import (
     LEAST_DUETS,
     Compilations,
@@ -119,7 +119,7 @@ class Duets:
         old_caches, new_caches = (values_of(side, "compilation") for side in self.sides)
         compiled = Compilations(old_caches, new_caches, self.kernels_by_chance)
         test = compare_pairs(before, after, floor, compiled)
-        old, new = (geometric_mean(side.values()).value for side in (before, after))
+        old, new = (geometric_mean(side.values()) for side in (before, after))
         return replace(test, before=old, after=new)
 
     @property
@@ -172,8 +172,7 @@ class StoppingRule:
             return False
         if any(misses_compilations(side, compilations) for side in duets.sides):
             return False
-        floors = self.floors.get(duets.after[0].cell_key, {})
-        for metric, floor in floors.items():
+        for metric, floor in self.floors.get(duets.after[0].cell_key, {}).items():
             test = duets.test(metric, floor)
             if test is not None and not is_decided(test.low, test.high, floor, self.is_gate):
                 return False

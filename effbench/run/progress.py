@@ -36,10 +36,10 @@ def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
     interpreter's short name."""
     cells = cell_names(cells_of(runs))
     added = labels({interpreter: interpreter.flags for interpreter in interpreters_of(runs)})
-    names = {}
-    for run in runs:
-        names[run] = one_line(" · ".join([cells[run.cell.key], *added[run.interpreter].values()]))
-    return names
+    return {
+        run: one_line(" · ".join([cells[run.cell.key], *added[run.interpreter].values()]))
+        for run in runs
+    }
 
 
 def work_text(

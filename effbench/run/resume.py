@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from effbench.core import folders
 from effbench.core.cell import Trial
 from effbench.core.errors import ResumeError
 from effbench.core.printable import count, one_line
@@ -37,7 +38,7 @@ def refusal(sweep: SweepInfo) -> str | None:
     user = sweep.host.get("user")
     if sweep.imported_at is not None:
         origin = "was imported"
-    elif user not in (None, liveness.current_user()):  # older versions do not name their user
+    elif user not in (None, folders.current_user()):  # older versions do not name their user
         origin = f"was begun by the user {one_line(user)}"
     else:
         return None
@@ -65,10 +66,11 @@ def take_up(
         more = count(rounds - info.rounds, "more round")
         progress.note(f"sweep {info.id} gets {more}: {rounds} in total")
         kept = [word for word in info.overrides if word.lstrip("+").partition("=")[0] != ROUNDS]
-        store.add_rounds(
+        store.update_sweep(
             info.id,
-            {**info.protocol, "rounds": rounds},
-            [*kept, f"{ROUNDS}={rounds}"],
+            rounds=rounds,
+            protocol={**info.protocol, "rounds": rounds},
+            overrides=[*kept, f"{ROUNDS}={rounds}"],
         )
     store.finish_sweep(info.id, "running")
     return info.id
@@ -123,8 +125,7 @@ def compared_settings(
 
 
 def interpreters_text(facts: Mapping[str, Facts]) -> str:
-    names = {str(Interpreter.from_facts(known)) for known in facts.values()}
-    return " and ".join(sorted(names))
+    return " and ".join(sorted({str(Interpreter.from_facts(known)) for known in facts.values()}))
 
 
 def facts_here(settings: Settings, servers: Servers) -> dict[str, Facts]:

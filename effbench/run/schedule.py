@@ -149,8 +149,7 @@ class RoundsNeeded:
         good = [trial for trial in trials if trial.round in rounds]
         if misses_compilations(good, self.settings.compilations):
             return False
-        estimates = [estimate(good, "latency_ms"), estimate(good, "period_ms")]
-        means = list(filter(None, estimates))
+        means = list(filter(None, [estimate(good, "latency_ms"), estimate(good, "period_ms")]))
         return bool(means) and all(enough(mean, len(good), target) for mean in means)
 
 

@@ -15,7 +15,7 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 
 import effbench
-from effbench.core import logs
+from effbench.core import folders, logs
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError, StoreError
 from effbench.core.settings import Config
@@ -242,7 +242,7 @@ def host_facts() -> Facts:
         "effbench": effbench.__version__,
         "executable": sys.executable,
         "folder": str(Path.cwd()),
-        "user": liveness.current_user(),
+        "user": folders.current_user(),
         "process": liveness.identity(),
     }
 

@@ -96,8 +96,8 @@ def is_clear(low: float | None, high: float | None) -> bool:
 
 
 def log_mean(values: Iterable[float]) -> LogEstimate:
-    """Return the mean logarithm of values, one per trial. Raises ValueError as `geometric_mean`
-    does."""
+    """Return the mean logarithm of values, one per trial. Raises ValueError for no values and for a
+    value that is not positive and finite."""
     return _log_mean(tuple(values))
 
 
@@ -262,12 +262,6 @@ def is_less(a: LogEstimate, b: LogEstimate) -> bool:
     1."""
     high = log_difference(a, b).interval().high
     return high is not None and high < 1.0
-
-
-def geometric_mean(values: Iterable[float]) -> Interval:
-    """Return the geometric mean of values, one per trial, with Student's t interval of the
-    logarithms. Raises ValueError for no values and for a value that is not positive and finite."""
-    return log_mean(values).interval()
 
 
 def median_interval(samples: Sequence[float]) -> Interval:

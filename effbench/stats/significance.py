@@ -93,7 +93,7 @@ def compare(
     compiled: Compilations = NOTHING_COMPILES,
 ) -> RatioTest:
     """Compare two sweeps, each round -> value of its trial, by Welch's test. Raises ValueError as
-    `geometric_mean` does."""
+    `log_mean` does."""
     old = _log_mean(before, compiled.before, compiled.kernels)
     new = _log_mean(after, compiled.after, compiled.kernels)
     test = RatioTest.of(log_difference(new, old), floor)
@@ -120,7 +120,7 @@ def compare_pairs(
 ) -> RatioTest:
     """Compare two sides, measured in the same rounds, by the ratio in each round. A drift of the
     machine affects both sides equally. Raises ValueError if no round has both, and as
-    `geometric_mean` does."""
+    `log_mean` does."""
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
         raise ValueError("no round has both sides")

@@ -3,19 +3,10 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import platform
 from pathlib import Path
 from typing import Any
-
-
-def current_user() -> str:
-    """Return the name of the user who runs effbench; the number of a user without a name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # as in containers that run with any number
-        return str(os.getuid())
 
 
 def identity() -> dict[str, Any]:

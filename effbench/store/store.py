@@ -121,7 +121,7 @@ class Store(connect.Database):
     begin_sweep = writes(sweep_queries.begin_sweep)
     extend_sweep = writes(sweep_queries.extend_sweep)
     note_environments = writes(sweep_queries.note_environments)
-    add_rounds = writes(sweep_queries.add_rounds)
+    update_sweep = writes(sweep_queries.update)
     finish_sweep = writes(sweep_queries.finish_sweep)
     add_environment = writes(sweep_queries.add_environment)
     join = writes(joining.join)

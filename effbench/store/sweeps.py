@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, select
 
+from effbench.core import folders
 from effbench.core.cell import (
     Cell,
     Environment,
@@ -155,7 +156,7 @@ def _matching(ref: str, known: list[SweepInfo]) -> list[SweepInfo]:
     # a re-run has the label of the sweep that it confirms
     originals = [sweep for sweep in known if not is_rerun(sweep.name)]
     if ref == "last":
-        users = (None, liveness.current_user())
+        users = (None, folders.current_user())
         own = [
             sweep
             for sweep in originals
@@ -229,7 +230,7 @@ def clear(connection: Connection, sweep_id: str) -> None:
         connection.execute(sa.delete(table).filter_by(sweep_id=sweep_id))
 
 
-def update(connection: Connection, sweep_id: str, **values: Any) -> None:
+def update(connection: Connection, /, sweep_id: str, **values: Any) -> None:
     """Change columns of a sweep."""
     connection.execute(sa.update(SWEEP).filter_by(id=sweep_id).values(**values))
 
@@ -267,22 +268,6 @@ def note_environments(connection: Connection, sweep_id: str, facts: dict[str, Js
     for key, value in facts.items():
         known.setdefault(key, value)
     update(connection, sweep_id, host=host)
-
-
-def add_rounds(
-    connection: Connection,
-    sweep_id: str,
-    protocol: JsonObject,
-    overrides: list[str],
-) -> None:
-    """Store that the sweep has more rounds: its `protocol`, and the `overrides` that plan it."""
-    update(
-        connection,
-        sweep_id,
-        rounds=protocol["rounds"],
-        protocol=protocol,
-        overrides=overrides,
-    )
 
 
 def finish_sweep(connection: Connection, sweep_id: str, state: str) -> None:

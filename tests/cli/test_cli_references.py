@@ -5,8 +5,9 @@ import datetime as dt
 import pytest
 from made_sweeps import EAGER, a_cell, environment, sql
 
+from effbench.core import folders
 from effbench.render.data import newest
-from effbench.store import Store, liveness
+from effbench.store import Store
 from effbench.store.sweeps import CONFIRMING
 
 NOW = dt.datetime.now(dt.UTC)
@@ -45,10 +46,10 @@ def test_an_imported_sweep_is_never_last_while_there_is_another(made, minutes):
 
 
 def test_the_sweep_of_another_user_is_last_only_without_one_of_this_user(made, monkeypatch):
-    own = made.sweep([EAGER], host={"user": liveness.current_user()})
+    own = made.sweep([EAGER], host={"user": folders.current_user()})
     other = made.sweep([EAGER], host={"user": "another"})
     assert found(made, "last") == own
-    monkeypatch.setattr(liveness, "current_user", lambda: "another")
+    monkeypatch.setattr(folders, "current_user", lambda: "another")
     assert found(made, "last") == other
 
 

@@ -440,8 +440,12 @@ def record_of(task: ServerRequest, cell_key: str, round: int) -> Trial:
         try:
             return Trial.from_json(task.result)
         except ValueError as error:
-            reason = f"its process sent an invalid trial record: {error}"
-            return Trial(cell_key, round, Status.CRASHED, reason)
+            return Trial(
+                cell_key,
+                round,
+                Status.CRASHED,
+                f"its process sent an invalid trial record: {error}",
+            )
     record = Trial(cell_key, round, *task.failure())
     record.phase = task.phase
     record.pid = task.outcome.get("pid")
