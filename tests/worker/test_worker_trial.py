@@ -20,6 +20,8 @@ from effbench.measure.rules import Rules
 from effbench.measure.samples import Timing
 from effbench.measure.watch import GpuWatch
 from effbench.modes.eager import Eager
+from effbench.run.client import NEVER
+from effbench.run.interpreters import HERE
 from effbench.run.probe import probe as probe_cells
 from effbench.worker import probe, trial
 from effbench.worker.context import TrialContext
@@ -389,4 +391,4 @@ def test_what_cannot_be_a_target_is_refused_before_the_first_trial(changed, expe
         call=lambda task, payload, timeout_s, stop: probe.run_task(payload, PhasePipe())
     )
     with pytest.raises(ConfigError, match=expected):
-        probe_cells(here, [Cell(**part)], "eager")
+        probe_cells(here, [Cell(**part)], "eager", HERE, NEVER)
