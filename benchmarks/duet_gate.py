@@ -27,7 +27,8 @@ from pathlib import Path
 import numpy as np
 from busy_host import LOOPS, busy
 
-from effbench.cli.duet import measure, side_of
+from effbench.cli.duet import measure
+from effbench.cli.options import side_of
 from effbench.core.cell import Trial
 from effbench.run.duets import StoppingRule
 from effbench.stats.significance import (
