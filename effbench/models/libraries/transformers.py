@@ -6,6 +6,7 @@ B batch, T tokens, S slots of the cache, G key-value heads, K width of a head, V
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -240,6 +241,7 @@ class Decoder(nn.Module):
     ):
         super().__init__()
         self.model, self.inputs = model, inputs
+        self.cache_name = cache_name(model)
         self.caches = nn.ModuleList()
         size = CacheSize(batch, slots, slots - 1)
         for layer in layers:
@@ -251,11 +253,19 @@ class Decoder(nn.Module):
         layers = [Slots(cache, position) for cache in self.caches]
         output = self.model(
             input_ids=token,
-            past_key_values=Cache(layers=layers),
             use_cache=True,
             logits_to_keep=1,
+            **{self.cache_name: Cache(layers=layers)},
         )
         return output.logits
+
+
+def cache_name(model: nn.Module) -> str:
+    """Return the name of the key-value cache among the inputs and outputs: `cache` from
+    transformers 5.24 on, `past_key_values` before."""
+    if "cache" in inspect.signature(model.forward).parameters:
+        return "cache"
+    return "past_key_values"
 
 
 def make_decoder(
@@ -276,7 +286,7 @@ def make_decoder(
     ids = torch.arange(min(2, slots), device=model.device)
     with torch.no_grad():
         output = model.eval()(input_ids=ids[None], use_cache=True)
-    layers = getattr(getattr(output, "past_key_values", None), "layers", [None])
+    layers = getattr(output.get(cache_name(model)), "layers", [None])
     if not all(isinstance(getattr(layer, "keys", None), Tensor) for layer in layers):
         raise UnsupportedError(
             f"{config.model_type} has no key-value cache that effbench can make static"
