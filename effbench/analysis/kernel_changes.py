@@ -113,17 +113,35 @@ def changes_between(first: Trace, second: Trace) -> list[KernelChange]:
 
 
 def with_operators(trace: Trace, other: Trace) -> Trace:
-    """Return the trace with operators of the other one where it knows none, as in CUDA graphs:
-    those of the same kernels at the aligned positions."""
+    """Return the trace with operators of the other one: of the same kernels at the aligned
+    positions where it knows none, as in CUDA graphs, and of attention.
+
+    Without a kernel of its own, attention consists of matrix products, copies and others. They
+    stand where the other side has nothing but attention.
+    """
     kernels = list(trace.kernels)
-    if all(kernel.operator for kernel in kernels):
-        return trace
     names = [[_name_of(kernel) for kernel in side.kernels] for side in (trace, other)]
-    for match in aligned(*names):
-        kernel = kernels[match.first]
-        operator = kernel.operator or other.kernels[match.second].operator
-        kernels[match.first] = replace(kernel, operator=operator)
+    start = Match(0, 0)
+    last = Match(len(kernels), len(other.kernels))
+    for match in [*aligned(*names), last]:
+        operator = _attention_of(other.kernels[start.second : match.second])
+        if operator is not None:
+            for place in range(start.first, match.first):
+                kernels[place] = replace(kernels[place], operator=operator)
+        if match is not last:
+            kernel = kernels[match.first]
+            operator = kernel.operator or other.kernels[match.second].operator
+            kernels[match.first] = replace(kernel, operator=operator)
+        start = Match(match.first + 1, match.second + 1)
     return replace(trace, kernels=tuple(kernels))
+
+
+def _attention_of(kernels: Sequence[Kernel]) -> str | None:
+    """Return the operator of these kernels if they are attention and nothing else, or None."""
+    working = [kernel for kernel in kernels if not kernel.name.startswith("Memset")]
+    if {class_of(kernel) for kernel in working} != {KernelClass.ATTENTION}:
+        return None
+    return working[0].operator
 
 
 # --- single changes
