@@ -1,6 +1,7 @@
 """Turn pairs of results into verdicts: a `Change` for every cell and metric of two sides.
 
-`judge` gives all verdicts: `verdict_of_statuses` that of a cell whose status changed, `decide` that
+`judge` gives the verdicts of two sweeps, which `analysis/confirm.py` replaces by those of a second
+run: `verdict_of_statuses` that of a cell whose status changed, `decide` that
 of a tested ratio, `judge_range` that of any other figure.
 
 A cell that was measured on one side only is `missing` or `new`. Metrics are compared as
@@ -50,7 +51,7 @@ class Verdict(StrEnum):
     FIXED = "fixed"
     FASTER = "faster"
     NEW = "new"
-    SAME = "same"  # a change beyond the floor is excluded
+    SAME = "same"  # a change beyond the floor is excluded, or both sides failed
 
 
 CHANGED = (Verdict.SLOWER, Verdict.FASTER)

@@ -31,7 +31,7 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     ERROR = "error"
     OOM = "oom"
-    UNSUPPORTED = "unsupported"  # cannot run on this machine; not a failure
+    UNSUPPORTED = "unsupported"  # cannot run here, or not in this mode; not a failure
     DEGRADED = "degraded"  # it ran, but not as its mode's name promises: RunningTrial.judge
     OK = "ok"
 

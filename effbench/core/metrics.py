@@ -1,19 +1,23 @@
 """All figures of trials and results, each declared once: `TrialFigures` and `ResultFigures`.
 
-A figure is a metric, which is offered and compared, or a fact, which only describes. `Trial` and
+A figure is a metric, which tables offer and comparisons may compare, or a fact, which only
+describes. `Trial` and
 `Result` in core/cell.py inherit these fields. The tables at the end of this file derive from the
 fields; the columns of the database, summaries, table headers and docs follow the tables.
 
 To add a metric, change in this order:
 
 1. here: a field of `TrialFigures` with `metric(...)`, or with `fact(...)` if it describes single
-   trials only; a field of the same name in `ResultFigures`, unless it is a fact;
+   trials only; a field of the same name in `ResultFigures`, unless it is a fact, and `combine` or
+   `interval`, without which results have no value;
 2. where it is measured. NVML: `GpuState` and `Gpu.state` in `measure/gpu.py`, then
-   `GpuWatch.record` in `measure/watch.py`; timers: `StepTimes.record` in `worker/step_times.py`;
+   `GpuWatch.record` in `measure/watch.py` (while the period is timed) or `RunningTrial.take_facts`;
+   timers: `StepTimes.record` in `worker/step_times.py`;
    everything else: `worker/trial.py`;
 3. `REVISIONS` in `store/schema.py`: a new number, so that `effbench db upgrade` adds the columns,
    and the digest in `tests/store/test_store_upkeep.py`;
-4. run `python docs/tables.py`.
+4. `conf/check/default.yaml`, if `check` compares it by default;
+5. run `python docs/tables.py`.
 
 A unit that is new needs a line in `UNITS` of docs/tables.py, and a figure with an interval its
 bounds in `ResultFigures`. `Metric` in core/quantities.py explains the arguments, and

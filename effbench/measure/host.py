@@ -203,8 +203,8 @@ class HostWatch:
     `quiet_ms`: the undisturbed time of the fixed work on this machine; `usual_high_ms`: its time in
     the slower moments of undisturbed trials, on the CPU; None if no trial has measured it.
     `tolerance`: the work may take this many times longer. `moves`: whether this thread may choose
-    its core. `all_threads`: whether the step runs on several threads of the CPU. `waits`: whether
-    to pause or to choose another core after a while of disturbed batches.
+    its core. `all_threads`: whether the step runs on the CPU, on any number of threads. `waits`:
+    whether to pause or to choose another core after a while of disturbed batches.
     """
 
     quiet_ms: float | None

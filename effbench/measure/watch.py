@@ -2,8 +2,8 @@
 processes).
 
 A disturbed series of samples does not count and is taken again, three times for each timer; then
-it counts, and the trial is marked. `GpuWatch.record` sets the metrics of NVML, for trials that have
-a period.
+it counts, and the trial is marked. `GpuWatch.record` sets the figures of NVML that belong to the
+timing of the period; those of the process are in `RunningTrial.take_facts` (worker/trial.py).
 """
 
 from __future__ import annotations

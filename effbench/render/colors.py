@@ -6,7 +6,8 @@ tables over cells, and those of the mode on the pages Cell and History.
 The colours of eager, of torch.compile's modes, of `cuda-graph` and of `compile+graph` keep a CIELAB
 distance of at least 26 from each other in normal vision and under simulated protanopia,
 deuteranopia and tritanopia, and a contrast of about 3:1 or more with both page backgrounds. Marker
-and dash distinguish the modes without colour.
+and dash distinguish the modes without colour where a figure has points or lines. After a change run
+`python docs/pictures.py`.
 """
 
 from __future__ import annotations

@@ -90,15 +90,17 @@ def wait_for_device(
     `timeout_s` (`executor.lock_timeout_s`, 1 hour by default) if another effbench has it.
 
     This is one of three waits of a trial for its GPU, in this order. In a duet, only the leader has
-    the second and the third; the other member waits for it, without a limit of its own.
+    the second and the third; the other member waits for it, without a limit of its own. Jobs of
+    SLURM first wait in its queue.
 
     1. Trials on the CPU and on GPUs take turns, and trials of one cell do not overlap, for as long
-       as they run: `TrialQueue.take`.
+       as they run: `TrialQueue.take`
+       (run/schedule.py).
     2. Here, for another effbench, before the trial's process starts: it does not count towards
        `timeout_s` of the trial.
-    3. In the trial's process, for a foreign program on the GPU: `GpuWatch.wait_until_free`. It ends
-       after `executor.foreign_wait_s` (30 s by default), at least a second; then the
-       trial is timed and marked. It counts towards `timeout_s`.
+    3. In the trial's process, for a foreign program on the GPU: `GpuWatch.wait_until_free`
+       (measure/watch.py). It ends after `executor.foreign_wait_s` (30 s by default), at least a
+       second; then the trial is timed and marked. It counts towards `timeout_s`.
 
     Raises StoppedError if `stop` is set first, and WorkerError if the device cannot be locked, or
     not in time, which ends the sweep.

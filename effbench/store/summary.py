@@ -204,8 +204,8 @@ def summarise(
 
     `bs`: the cell's batch size (mean of a stream), None if unknown. `of_baseline`: the trials of
     the cell that differs only in its mode; `of_cell` itself if it is the baseline. The summary's
-    `trials` is the number of rounds behind the figures. A failed cell only has the figures that
-    explain the failure. Raises ValueError without trials.
+    `trials` is the number of rounds behind the times; speedups from pairs may have others. A failed
+    cell only has the figures that explain the failure. Raises ValueError without trials.
     """
     is_baseline = of_cell is of_baseline
     kept = of_cell.kept

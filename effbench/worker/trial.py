@@ -3,7 +3,8 @@ pairs, profile.
 
 `RunningTrial.judge` decides whether it is `degraded`. A cell is `degraded` if that is the worst
 status of its trials (`CountedTrials.decisive` in `store/summary.py`), in the order of
-`core.cell.SEVERITY`.
+`core.cell.SEVERITY`. `mark_if_noisy` (`store/source.py`) decides for imported trials of earlier
+versions.
 """
 
 from __future__ import annotations
