@@ -283,15 +283,16 @@ def mode_changes(changes: Sequence[Change], old: Side, new: Side) -> list[ModeCh
             if not ratios:
                 continue
             whole = mean_of(ratios).interval()
-            line = ModeChange(
-                phase,
-                mode,
-                metric,
-                whole.value,
-                whole.low,
-                whole.high,
-                cells=len(ratios),
-                of=len({row.key for row in rows}),
+            lines.append(
+                ModeChange(
+                    phase,
+                    mode,
+                    metric,
+                    whole.value,
+                    whole.low,
+                    whole.high,
+                    cells=len(ratios),
+                    of=len({row.key for row in rows}),
+                )
             )
-            lines.append(line)
     return lines

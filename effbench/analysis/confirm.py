@@ -41,7 +41,7 @@ from effbench.run.plan import CellRun, Settings, SweepPlan, is_of_duet, recorded
 from effbench.run.pool import Servers
 from effbench.run.progress import Progress
 from effbench.run.sweep import Command, Outcome, open_sweep, planned_slots
-from effbench.stats.significance import LEAST_DUETS, LEAST_PAIRS, MOST_PAIRS
+from effbench.stats.significance import LEAST_DUETS, LEAST_PAIRS
 from effbench.store.sides import ResultWithTrials
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING
@@ -78,8 +78,8 @@ class Confirmation:
     compared: Compared
     db: str
     command: Sequence[str]
-    rounds: int = MOST_PAIRS
-    quiet: bool = False
+    rounds: int
+    quiet: bool
 
 
 @dataclass(frozen=True)

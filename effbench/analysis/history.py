@@ -315,19 +315,20 @@ def judge_metric(
     for change in changes:
         before = points[change.at - 1]
         after = points[change.at]
-        of_metric = HistoryChange(
-            track=track,
-            metric=metric.name,
-            before=before,
-            after=after,
-            old=change.before,
-            new=change.after,
-            is_worse=(change.after > change.before) == (metric.better == Better.LOWER),
-            is_last=change is changes[-1],
-            ratio=ratio_of(change),
-            coincides=history.coincides(before, after),
+        history.changes.append(
+            HistoryChange(
+                track=track,
+                metric=metric.name,
+                before=before,
+                after=after,
+                old=change.before,
+                new=change.after,
+                is_worse=(change.after > change.before) == (metric.better == Better.LOWER),
+                is_last=change is changes[-1],
+                ratio=ratio_of(change),
+                coincides=history.coincides(before, after),
+            )
         )
-        history.changes.append(of_metric)
 
 
 def ratio_of(change: LevelChange) -> Interval | None:
@@ -384,16 +385,17 @@ def judge_statuses(history: History, track: Track) -> None:
     turns = [(old, new) for old, new in pairwise(lasting) if old.is_ok != new.is_ok]
     for number, (before, after) in enumerate(turns, 1):
         failed = after if before.is_ok else before
-        change = HistoryChange(
-            track=track,
-            metric=STATUS,
-            before=before,
-            after=after,
-            old=before.status,
-            new=after.status,
-            is_worse=before.is_ok,
-            is_last=number == len(turns),
-            coincides=history.coincides(before, after),
-            reason=failed.reason,
+        history.changes.append(
+            HistoryChange(
+                track=track,
+                metric=STATUS,
+                before=before,
+                after=after,
+                old=before.status,
+                new=after.status,
+                is_worse=before.is_ok,
+                is_last=number == len(turns),
+                coincides=history.coincides(before, after),
+                reason=failed.reason,
+            )
         )
-        history.changes.append(change)

@@ -92,16 +92,17 @@ def print_baselines(store: Store) -> None:
         began = "gone"
         if baseline.started_at is not None:
             began = f"{baseline.started_at:%Y-%m-%d %H:%M}"
-        row = (
-            baseline.name,
-            baseline.hardware,
-            f"{baseline.sweep_id}{name}",
-            baseline.label,
-            began,
-            f"{baseline.set_at:%Y-%m-%d %H:%M}",
-            baseline.note,
+        rows.append(
+            (
+                baseline.name,
+                baseline.hardware,
+                f"{baseline.sweep_id}{name}",
+                baseline.label,
+                began,
+                f"{baseline.set_at:%Y-%m-%d %H:%M}",
+                baseline.note,
+            )
         )
-        rows.append(row)
     if not rows:
         how = f"effbench baseline set main last{db_option(store.name)}"
         raise NothingFoundError(f"{store.name} has no baseline; `{how}` sets one")

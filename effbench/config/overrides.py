@@ -80,7 +80,7 @@ class CommandLine:
     options: Sequence[str]
     config_dir: str | None
     words: Sequence[Word]
-    is_dry_run: bool = False
+    is_dry_run: bool
 
     @property
     def prints_only(self) -> bool:

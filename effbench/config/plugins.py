@@ -68,8 +68,7 @@ class FolderOfUser(SearchPathPlugin):  # type: ignore[misc]  # Hydra has no type
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         if self.path is not None:
-            folder = Path(self.path).absolute()
-            search_path.append(provider="command-line", path=f"file://{folder}")
+            search_path.append(provider="command-line", path=f"file://{Path(self.path).absolute()}")
 
 
 # --- sweepers that choose jobs by the results of earlier ones ---

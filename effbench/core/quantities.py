@@ -137,7 +137,7 @@ def interval_text(low: float, high: float, number: Callable[[float], str]) -> st
     return f"{number(low)}–{number(high)}"
 
 
-def ratio_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
+def ratio_text(ratio: float | None, low: float | None, high: float | None) -> str:
     """Return `1.052 (1.047–1.057)`, the ratio alone without bounds, or an empty text for None."""
     if ratio is None:
         return ""

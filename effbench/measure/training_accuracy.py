@@ -206,7 +206,8 @@ class TrainingComparison:
     ) -> str | None:
         """Return which tensor is much farther from float64 than eager's, or None. Each side has its
         own `exact` ones."""
-        together = joint_rms(exact)
+        floats = filter(is_inexact, exact.values())
+        together = root_mean_square(map(as_real, floats))
         for name, value in ours.items():
             theirs = eager[name]
             if not is_inexact(theirs):
@@ -244,8 +245,3 @@ def joint_error(values: Named, reference: Named) -> float:
     names = [name for name in values if name in reference]
     differences = (real(values[name]) - real(reference[name]) for name in names)
     return ratio(norm(differences), norm(reference[name] for name in names))
-
-
-def joint_rms(values: Named) -> float:
-    """Return the root mean square over all tensors of floats."""
-    return root_mean_square(map(as_real, filter(is_inexact, values.values())))

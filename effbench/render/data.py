@@ -206,16 +206,17 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
     overrides = store.cell_overrides(info.id)
     device_sweeps = []
     for hardware, of_hardware in by_hardware.items():
-        device_sweep = DeviceSweep(
-            sweep=info,
-            hardware=hardware,
-            rows=label_rows(of_hardware),
-            environments=[place for place in known if place.hardware == hardware],
-            unmeasured=unmeasured(store, info, of_hardware),
-            database=database,
-            overrides=overrides,
+        device_sweeps.append(
+            DeviceSweep(
+                sweep=info,
+                hardware=hardware,
+                rows=label_rows(of_hardware),
+                environments=[place for place in known if place.hardware == hardware],
+                unmeasured=unmeasured(store, info, of_hardware),
+                database=database,
+                overrides=overrides,
+            )
         )
-        device_sweeps.append(device_sweep)
     return device_sweeps
 
 

@@ -185,15 +185,16 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
     rows = []
     for mode in modes:
         rate, of_total = f"{100 * mode.ok // mode.total} %", f"{mode.ok} of {mode.total}"
-        record = {
-            "mode": Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
-            **{metric: speedup.shown for metric, speedup in mode.speedups.items()},
-            "pass_rate": Shown(mode.ok / mode.total, rate, details=of_total),
-            "not_ok": mode.not_ok,
-            "memory": mode.memory.shown,
-            "compiled": mode.compiled.shown,
-        }
-        rows.append(record)
+        rows.append(
+            {
+                "mode": Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
+                **{metric: speedup.shown for metric, speedup in mode.speedups.items()},
+                "pass_rate": Shown(mode.ok / mode.total, rate, details=of_total),
+                "not_ok": mode.not_ok,
+                "memory": mode.memory.shown,
+                "compiled": mode.compiled.shown,
+            }
+        )
     return Table(columns, rows, caption="Each mode over all models and batch sizes")
 
 

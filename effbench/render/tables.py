@@ -72,7 +72,7 @@ class ModeFigure:
 
     result: LabelledResult
     metric: str
-    wins: bool = False
+    wins: bool
 
     @property
     def value(self) -> float | None:

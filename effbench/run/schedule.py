@@ -121,7 +121,9 @@ class RoundsNeeded:
         """Return whether the remaining rounds may be skipped: under all interpreters that can run
         the cell, because comparisons pair their rounds. Marked rounds say nothing about
         precision."""
-        recorded = self.recorded_with(run)
+        # of this run and of all that it is compared with
+        histories = [self.history[other] for other in self.compared[run.compared]]
+        recorded = list(filter(None, histories))
         measured = list(filter(is_measured, recorded))
         if self.duet_rule is not None and len(recorded) == 2:
             first, second = recorded
@@ -133,10 +135,6 @@ class RoundsNeeded:
             return False
         quiet = set.intersection(*map(quiet_rounds, measured))
         return all(self.is_precise(trials, quiet) for trials in measured)
-
-    def recorded_with(self, run: CellRun) -> list[list[Trial]]:
-        """Return the trials of each recorded run that this one is compared with, and its own."""
-        return [self.history[other] for other in self.compared[run.compared] if self.history[other]]
 
     def is_precise(self, trials: Sequence[Trial], rounds: set[int]) -> bool:
         """Return whether latency and period are precise enough in these rounds, over all

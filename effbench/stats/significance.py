@@ -140,7 +140,7 @@ def compare_pairs(
 def is_decided(
     low: float | None,
     high: float | None,
-    floor: float = FLOOR,
+    floor: float,
     only_slowdowns: bool = False,
 ) -> bool:
     """Return whether the bounds of a ratio are all inside the floor, or all beyond it.

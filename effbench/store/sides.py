@@ -137,8 +137,8 @@ class PastResults:
 def past_results(
     connection: Connection,
     columns: Sequence[str],
-    environment_ids: Collection[str] = (),
-    most: int | None = None,
+    environment_ids: Collection[str],
+    most: int | None,
 ) -> PastResults:
     """Return the results of all sweeps with sweep_id, cell_key, environment_id, status, reason and
     `columns`. `environment_ids`: only results in these (empty: all). `most`: only the newest

@@ -86,12 +86,6 @@ class SweepInfo:
 # --- find sweeps ---
 
 
-def is_future(time: dt.datetime) -> bool:
-    """Return whether a sweep or verdict is of the future, by its own account. Such a
-    one never counts as the newest."""
-    return time > now() + CLOCK_SKEW
-
-
 def sweeps(connection: Connection) -> list[SweepInfo]:
     """Return every sweep, newest first; those that start in the future come last."""
     query = select(SWEEP).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
@@ -107,7 +101,9 @@ def sweeps(connection: Connection) -> list[SweepInfo]:
     known = select(*key, sa.func.count().label("number")).where(RESULT.c.sweep_id.in_(infos))
     for row in connection.execute(known.group_by(*key).order_by(*key)):
         infos[row.sweep_id].statuses[row.status] = row.number
-    return sorted(infos.values(), key=lambda sweep: is_future(sweep.started_at))
+    # a sweep of the future, by its own account, never counts as the newest
+    latest = now() + CLOCK_SKEW
+    return sorted(infos.values(), key=lambda sweep: sweep.started_at > latest)
 
 
 def is_rerun(name: str | None) -> bool:

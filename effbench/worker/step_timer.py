@@ -196,5 +196,7 @@ class StepTimer:
             if name == LATENCY:
                 calls = step.latency.calls_of(pairs, member.has_all_pairs)
         times = StepTimes(figures, calls, result.host)
-        disturbance = why_marked.of_duet(times, ratios, self.rules, result.disturbance)
-        return replace(times, disturbance=disturbance)
+        return replace(
+            times,
+            disturbance=why_marked.of_duet(times, ratios, self.rules, result.disturbance),
+        )

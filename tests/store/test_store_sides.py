@@ -90,7 +90,7 @@ def test_past_results_are_of_one_moment(made, opened, monkeypatch):
         return found
 
     monkeypatch.setattr(sides, "sweeps", meanwhile)
-    past = opened.past_results(["latency_ms"])
+    past = opened.past_results(["latency_ms"], (), None)
     assert (past.sweeps, past.cells, past.rows) == ([], {}, [])
 
 

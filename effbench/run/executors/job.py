@@ -40,7 +40,7 @@ def run_job(request: JobRequest, store: JobStore) -> None:
         for interpreter, probed in servers.items():
             found = probed.machine
             store.write(FoundEnvironment(found.environment, found.details, interpreter.facts()))
-        executor = LocalExecutor(
+        LocalExecutor(
             settings,
             servers,
             SweepPlan(request.runs),
@@ -48,8 +48,7 @@ def run_job(request: JobRequest, store: JobStore) -> None:
             Progress(),
             stop,
             store,
-        )
-        executor.run()
+        ).run()
     if not settings.executor.keep_cache:
         shutil.rmtree(sweep_cache(settings, request.sweep_id), ignore_errors=True)
     store.write(Done())
