@@ -25,7 +25,7 @@ from effbench.analysis.kernel_changes import (
 )
 from effbench.analysis.kernel_classes import NOUNS, KernelClass, class_of
 from effbench.analysis.winners import winners
-from effbench.core.cell import Result
+from effbench.core.cell import Result, Trial
 from effbench.core.errors import NothingFoundError
 from effbench.core.labels import LabelledResult, grouped, label_rows
 from effbench.core.printable import count, listed, one_line
@@ -130,18 +130,17 @@ class Breakdown:
     @classmethod
     def of(cls, traced: Iterable[TracedTrial], name: str = "this cell") -> Breakdown:
         """Divide the calls of the trials that have a trace. Raises NotTracedError without any."""
+        traced = list(traced)
         traces = []
         latencies_ms = []
-        reasons = []
         for trial in traced:
             latency_ms = trial.trial.latency_ms
             if trial.trace is not None and latency_ms is not None:
                 traces.append(without_tracing(trial.trace, latency_ms))
                 latencies_ms.append(latency_ms)
-            reasons += [trial.trial.extra[key] for key in NO_TRACE if key in trial.trial.extra]
         if not traces:
-            reasons.append("measured by an older version, or with protocol.profile=false")
-            raise NotTracedError(f"{name} was not traced: {one_line(reasons[0])}")
+            why = why_not_traced(trial.trial for trial in traced)
+            raise NotTracedError(f"{name} was not traced: {why}")
         return cls(name, traces, latencies_ms)
 
     @property
@@ -173,6 +172,15 @@ class Breakdown:
     def compared_with(self, other: Breakdown) -> Breakdown:
         """Return the breakdown with the operators that only the other side knows."""
         return replace(self, traces=[with_operators(trace, other.typical) for trace in self.traces])
+
+
+def why_not_traced(trials: Iterable[Trial]) -> str:
+    """Return why none of these trials has a trace."""
+    for trial in trials:
+        for key in NO_TRACE:
+            if key in trial.extra:
+                return one_line(trial.extra[key])
+    return "measured by an older version, or with protocol.profile=false"
 
 
 def by_name(trials: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:

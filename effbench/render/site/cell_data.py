@@ -13,15 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from effbench.analysis.explain import why_not_traced
 from effbench.core.cell import Status, Trial
 from effbench.core.labels import PLACES, LabelledResult, flatten
 from effbench.core.metrics import TRIAL_METRICS
 from effbench.core.printable import excerpt
 from effbench.render.colors import glyph_of
 from effbench.render.data import DeviceSweep
+from effbench.render.site.explained import key_of
 from effbench.render.site.page import estimates_of
 from effbench.render.site.writer import Json, as_json
 from effbench.store.trials import SampledTrial, StoredSamples
+from effbench.store.values import ResultKey
 
 #: Facts of a trial that the page shows side by side, in this order, besides those of `extra`.
 FACTS = ("status", "phase", "started_at", *(metric.name for metric in TRIAL_METRICS))
@@ -42,8 +45,11 @@ TITLES = {
 }
 
 
-def cells_of(device_sweep: DeviceSweep) -> Iterator[tuple[str, list[Json]]]:
+def cells_of(
+    device_sweep: DeviceSweep, explained: Mapping[ResultKey, str]
+) -> Iterator[tuple[str, list[Json]]]:
     """Yield (cell key, one entry per environment) for each cell, keys in ascending order.
+    `explained`: result -> file with what explains its latency.
 
     Skip cells without a result, whose first trials a running sweep recorded after the results were
     read.
@@ -54,7 +60,9 @@ def cells_of(device_sweep: DeviceSweep) -> Iterator[tuple[str, list[Json]]]:
         for environment, sampled in groupby(of_cell, attrgetter("trial.environment_id")):
             labelled = rows.get((key, environment))
             if labelled is not None:
-                entries.append(entry(device_sweep, labelled, list(sampled)))
+                one = entry(device_sweep, labelled, list(sampled))
+                one["explained"] = explained.get(key_of(labelled))
+                entries.append(one)
         if entries:
             yield key, entries
 
@@ -82,6 +90,7 @@ def entry(device_sweep: DeviceSweep, row: LabelledResult, sampled: Sequence[Samp
         "facts": facts(trials),
         "timers": timers([of_trial.timers for of_trial in sampled]),
         "profile": profile(trials),
+        "not_traced": why_not_traced(trials),
         "errors": errors(trials),
     }
 

@@ -16,6 +16,7 @@ from effbench.render.bottlenecks import bottleneck_columns, bottleneck_of, no_bo
 from effbench.render.colors import glyph_of
 from effbench.render.data import DeviceSweep
 from effbench.render.site import cell_data
+from effbench.render.site.explained import write_files
 from effbench.render.site.page import (
     CHARTS,
     GRIDS,
@@ -29,10 +30,14 @@ from effbench.store.values import batched
 CELLS_A_FILE = 25
 
 
+def name_in_url(result: Result) -> str:
+    """Return enough of a cell's key to find the cell."""
+    return quote(result.cell_key[:16], safe="")
+
+
 def link(device_sweep: DeviceSweep, result: Result) -> str:
     """Return the URL of a result's cell, relative to the folder of the device sweep."""
-    key = result.cell_key[:16]  # enough of the hash to find the cell
-    url = f"cell.html#cell={quote(key, safe='')}"
+    url = f"cell.html#cell={name_in_url(result)}"
     if len(device_sweep.environments) > 1:
         url += f"&env={quote(result.environment_id, safe='')}"
     return url
@@ -41,7 +46,8 @@ def link(device_sweep: DeviceSweep, result: Result) -> str:
 def context(folder: PageFolder) -> Context:
     device_sweep = folder.subject
     files = []
-    cells = batched(cell_data.cells_of(device_sweep), CELLS_A_FILE)
+    explained = write_files(folder)
+    cells = batched(cell_data.cells_of(device_sweep, explained), CELLS_A_FILE)
     for number, part in enumerate(cells):
         entries = dict(part)
         files.append({"first_key": min(entries), "file": folder.data(str(number), entries)})
@@ -84,4 +90,6 @@ def list_of(device_sweep: DeviceSweep) -> Table:
     return Table(columns, rows, caption="Cells of this sweep")
 
 
-PAGE = Page("cell", "Cells", scripts=(*GRIDS, *CHARTS, "cell_samples.js", "cell.js"))
+PAGE = Page(
+    "cell", "Cells", scripts=(*GRIDS, *CHARTS, "cell_samples.js", "cell_explained.js", "cell.js")
+)

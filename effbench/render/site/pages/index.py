@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from effbench.core.table import Column, Table
+from effbench.core.table import Column, Shown, Table
 from effbench.render import comparison, reasons, summary
 from effbench.render.data import MOST_CHANGES, DeviceSweep
+from effbench.render.site.explained import Comparison, best_comparisons, point_of
 from effbench.render.site.page import Context, Page, PageFolder
 from effbench.render.site.pages import failures
+from effbench.render.site.pages.cell import link, name_in_url
 from effbench.render.site.pages.speedups import linked
+from effbench.render.tables import SpeedupRow
 
 #: Most rows of the heatmap; the page of speedups has the others.
 MOST_ROWS = 60
@@ -46,13 +49,32 @@ def heatmap(device_sweep: DeviceSweep) -> Table:
     speedups = device_sweep.speedups
     first = dataclasses.replace(speedups, rows=speedups.rows[:MOST_ROWS])
     wide = linked(first, device_sweep, f"{device_sweep.slug}/", brief=True)
+    comparisons = best_comparisons(device_sweep, len(set(map(point_of, first.rows))))
     rows = []
     for row, record in zip(first.rows, wide.rows, strict=True):
-        # not again in the row of the period
-        why = reasons.reason(row) if row.metric == "speedup" else ""
+        why: Shown | str = ""
+        if row.metric == "speedup":  # not again in the row of the period
+            why = why_of(row, comparisons.get(point_of(row)), device_sweep)
         rows.append({**record, "why": why})
     columns = [*wide.columns, Column("why", optional=True, wide=True)]
     return Table(columns, rows, caption="Speedups")
+
+
+def why_of(
+    row: SpeedupRow, comparison: Comparison | None, device_sweep: DeviceSweep
+) -> Shown | str:
+    """Return why the best mode wins: the cause that traces tell, linked to what explains it, or
+    what counters tell."""
+    if comparison is None or not comparison.cause:
+        return reasons.reason(row)
+    first, second = comparison.first.row, comparison.second.row
+    return Shown(
+        comparison.cause,
+        comparison.cause,
+        details=f"{second.mode_label} against {first.mode_label}",
+        href=f"{device_sweep.slug}/{link(device_sweep, second)}&with={name_in_url(first)}",
+        hint=comparison.sentence,
+    )
 
 
 PAGE = Page("index", "Overview", of_device_sweep=False, scripts=())

@@ -1,7 +1,7 @@
 "use strict";
 // Shows the cell in the URL (#cell=KEY, and &env=ENVIRONMENT if there are several), or the list of all cells.
 document.addEventListener("DOMContentLoaded", async () => {
-  const { load, grid, linked, element, bytes, complain, copy, place, samples } = window.effbench;
+  const { load, grid, linked, element, bytes, complain, copy, place, samples, explained } = window.effbench;
   const root = document.getElementById("cells");
   if (!root) return;
   const target = document.getElementById("cell");
@@ -73,6 +73,8 @@ document.addEventListener("DOMContentLoaded", async () => {
     ]));
   }
 
+  const notTraced = (entry) => text(`This cell was not traced: ${entry.not_traced}.`);
+
   function again(entry) {
     if (!entry.command) return section("again", "Run it again", text("No command to show: the sweep was imported, or did not record how to run its cells. Review the parameters below.", "p", "note"));
     const button = element("button", { type: "button", class: "quiet", text: "copy", onclick: () => copy(entry.command, button) });
@@ -119,15 +121,17 @@ document.addEventListener("DOMContentLoaded", async () => {
     heading.textContent = entry.name;
     document.title = `${entry.name} · ${title}`;
     const figures = entry.timers.length ? element("div") : null;
+    const times = entry.explained ? element("div") : null;
     const isLong = ([, values]) => values.some((value) => typeof value === "string" && value.length > LONG);
     const facts = Object.entries(entry.facts);
     const texts = facts.filter(isLong);
     const parts = [
-      head(key, entry, entries), entry.errors.length && errors(entry), figures && section("samples", "Raw samples", figures), again(entry),
+      head(key, entry, entries), entry.errors.length && errors(entry), times && section("explained", "Where the time goes", times), !times && entry.results.latency_ms && notTraced(entry), figures && section("samples", "Raw samples", figures), again(entry),
       entry.profile && kernels(entry.profile), trials(entry, facts.filter((fact) => !isLong(fact))), Object.keys(entry.results).length && metrics(entry),
       texts.length && more(texts), parameters(entry),
     ];
     target.replaceChildren(...parts.filter(Boolean));
+    if (times) explained(times, key, entry);
     if (figures) samples(figures, entry.timers, labels(entry));
     target.dataset.cell = key;
   }
