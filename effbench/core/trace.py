@@ -7,7 +7,6 @@ of them.
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from effbench.core.cell import encodable
 MOST_KERNELS = 10_000
 #: Most bytes of a trace in the database.
 BYTES_LIMIT = 2**20
+#: A time of this many ms or more is damaged.
+MOST_MS = 1e12
 #: Digits of a stored time in ms: nanoseconds.
 DIGITS = 6
 
@@ -146,8 +147,9 @@ def checked_kind(kind: Any) -> tuple[str, str, str | None]:
 
 
 def finite(value: Any) -> float:
-    """Return a number. Raises ValueError for NaN and infinity."""
+    """Return a time in ms. Raises ValueError for NaN, and for times that no call takes, whose sums
+    may overflow."""
     number = float(value)
-    if not math.isfinite(number):
+    if not abs(number) < MOST_MS:
         raise ValueError(f"{number} is no time")
     return number

@@ -56,6 +56,7 @@ def without(key):
         TRACE.to_json() | {"latency_ms": "fast"},
         TRACE.to_json() | {"before_ms": math.nan},
         TRACE.to_json() | {"gap_ms": [0.0, math.inf, 0.0]},
+        TRACE.to_json() | {"before_ms": -1e308},
         TRACE.to_json() | {"after_ms": 10**400},
         TRACE.to_json() | {"calls": math.inf},
         TRACE.to_json() | {name: [0] * 10_001 for name in ("order", "ms", "added_ms", "gap_ms")},
