@@ -124,14 +124,14 @@ def with_operators(trace: Trace, other: Trace) -> Trace:
     start = Match(0, 0)
     last = Match(len(kernels), len(other.kernels))
     for match in [*aligned(*names), last]:
-        operator = _attention_of(other.kernels[start.second : match.second])
-        if operator is not None:
-            for place in range(start.first, match.first):
-                kernels[place] = replace(kernels[place], operator=operator)
-        if match is not last:
-            kernel = kernels[match.first]
-            operator = kernel.operator or other.kernels[match.second].operator
-            kernels[match.first] = replace(kernel, operator=operator)
+        if match.first > start.first:
+            operator = _attention_of(other.kernels[start.second : match.second])
+            if operator is not None:
+                for place in range(start.first, match.first):
+                    kernels[place] = replace(kernels[place], operator=operator)
+        if match is not last and not kernels[match.first].operator:
+            operator = other.kernels[match.second].operator
+            kernels[match.first] = replace(kernels[match.first], operator=operator)
         start = Match(match.first + 1, match.second + 1)
     return replace(trace, kernels=tuple(kernels))
 
