@@ -25,7 +25,7 @@ import torch
 from effbench.measure.host import HostWatch, Reading
 from effbench.measure.rules import Rules
 from effbench.measure.samples import Timing
-from effbench.measure.token_times import TokenTimes
+from effbench.measure.token_times import RequestStep
 from effbench.measure.watch import GpuWatch
 from effbench.models.inputs import Inputs, KeptInputs, Step
 from effbench.stats.intervals import Interval, median_interval
@@ -121,7 +121,7 @@ class WarmUp(Timing):
 class Timer:
     """Times a step. `whole`: calls per pass of a stream, else 1. `host`: None if its speed does not
     matter. `kept`: the inputs that the step writes to, to be restored outside the measured time;
-    None if there are none. `token_times`: of the last call, if a call generates tokens."""
+    None if there are none."""
 
     step: Step
     inputs: Sequence[Inputs]
@@ -131,7 +131,6 @@ class Timer:
     whole: int = 1
     host: HostWatch | None = None
     kept: KeptInputs | None = None
-    token_times: TokenTimes | None = None
 
     # --- single calls
 
@@ -259,8 +258,8 @@ class Timer:
             returned = clock()
             synchronize()
             ms = (clock() - start) / 1e6
-            if self.token_times:
-                ms = self.token_times.sample(ms)
+            if isinstance(step, RequestStep):
+                ms = step.sample(ms)
             result.samples_ms.append(ms)
             result.enqueue_ms.append((returned - start) / 1e6)
         result.counted_s = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""The times of the tokens of a request, which a generator notes while it is called."""
+"""The times of the tokens of a request."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ class RequestLatency(float):
     between_ms: list[float]
 
 
-class TokenTimes:
-    """When the last request began, and when each of its tokens was made.
+class RequestStep:
+    """A step whose calls are requests. It notes when the last one began (`began_ns`), and when each
+    of its tokens was made.
 
-    `events`: of each token on a GPU, else empty. `read_ns`: the host's clock after each token. Both
-    are written in place, because anything else would take time during the call.
+    `events`: of each token on a GPU, else empty. `read_ns`: the host's clock after each token. A
+    call writes both in place, because anything else would take time during it.
     """
 
     def __init__(self, tokens: int, device: torch.device) -> None:

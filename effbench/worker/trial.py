@@ -257,7 +257,6 @@ class RunningTrial:
             self.watcher,
             whole=workload.calls_per_pass(),
             kept=workload.kept if workload.written else None,
-            token_times=workload.token_times,
         )
 
     # --- facts

@@ -21,7 +21,6 @@ from effbench.measure import flops, gradients
 from effbench.measure.accuracy import Comparison
 from effbench.measure.samples import Timing
 from effbench.measure.timing import Timer
-from effbench.measure.token_times import TokenTimes
 from effbench.models.inputs import Args, Batch, Inputs, KeptInputs, Kwargs, Step, make_inputs
 from effbench.models.spec import InputSpec
 from effbench.modes.base import Example, Mode, Prepared
@@ -109,7 +108,6 @@ class Workload(ABC):
         self.initial: state.State = {}
         self.written: set[str] = set()
         self.kept = KeptInputs([])
-        self.token_times: TokenTimes | None = None
         self.degraded: str | None = None
         self.grad_mode = gradients.GRAD
 

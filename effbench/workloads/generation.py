@@ -26,9 +26,8 @@ from torch import Tensor, nn
 
 from effbench.core.cell import Cell, Status
 from effbench.core.errors import UnsupportedError
-from effbench.measure import timing
 from effbench.measure.accuracy import Parts, parts
-from effbench.measure.token_times import RequestLatency, TokenTimes
+from effbench.measure.token_times import RequestLatency, RequestStep
 from effbench.models.inputs import Inputs, Step
 from effbench.modes.base import Example, Prepared
 from effbench.workloads import state
@@ -51,20 +50,18 @@ def length_of(cell: Cell) -> Length:
     return Length(**(cell.generate or {}))
 
 
-class Generator:
+class Generator(RequestStep):
     """Generates N tokens per call: `module` processes the prompt, and `step`, which is the module
-    or another one (`with_step`), the tokens after it, each on its own. `times`: of the last call.
+    or another one (`with_step`), the tokens after it, each on its own.
 
     The host waits once, for the first token.
     """
 
     def __init__(self, module: Step, cell: Cell) -> None:
-        self.module = self.step = module
         length = length_of(cell)
         device = torch.device(cell.device)
-        self.synchronize = timing.synchronizer(device)
-        self.tokens: list[Tensor] = []
-        self.times = TokenTimes(length.new_tokens, device)
+        super().__init__(length.new_tokens, device)
+        self.module = self.step = module
         # no inference tensors, for which Dynamo would compile a second graph, nor views of one
         # tensor, whose alignment differs, so that Inductor would copy them
         with torch.inference_mode(False):
@@ -73,11 +70,13 @@ class Generator:
                 torch.tensor([position], device=device)
                 for position in range(length.prompt, length.prompt + length.new_tokens - 1)
             ]
-            for _ in range(length.new_tokens):
-                self.tokens.append(torch.zeros(cell.bs, 1, dtype=torch.int64, device=device))
+            self.tokens = [
+                torch.zeros(cell.bs, 1, dtype=torch.int64, device=device)
+                for _ in range(length.new_tokens)
+            ]
 
     def with_step(self, step: Step) -> Generator:
-        """Return a generator that calls another step, with the same tensors and times."""
+        """Return a generator that calls another step, with the same tensors."""
         generator = copy.copy(self)
         generator.step = step
         return generator
@@ -92,16 +91,16 @@ class Generator:
     def __call__(self, prompt: Tensor) -> list[Tensor]:
         """Return the tokens, [B, 1] each, which the next call overwrites."""
         tokens = self.tokens
-        events = self.times.events
-        read_ns = self.times.read_ns
+        events = self.events
+        read_ns = self.read_ns
         clock = time.perf_counter_ns
-        self.times.began_ns = clock()
+        self.began_ns = clock()
         for number, logits in enumerate(self.logits_of(prompt, tokens)):
             torch.argmax(logits, -1, out=tokens[number])
             if events:
                 events[number].record()
-            if not number:
-                self.synchronize()
+                if not number:
+                    torch.cuda.synchronize()
             read_ns[number] = clock()
         return tokens
 
@@ -147,10 +146,8 @@ class Generation(Inference):
         eager = Generator(self.module, self.cell)
         one_token = (eager.tokens[0], eager.positions[0])
         prepared = self.make_step(dataclasses.replace(example, args=one_token))
-        prepared.step = self.step = eager.with_step(prepared.step)
-        self.token_times = self.step.times
-        prepared.copy_inputs = None
-        return prepared
+        self.step = eager.with_step(prepared.step)
+        return dataclasses.replace(prepared, step=self.step, copy_inputs=None)
 
     # --- comparison with eager
 
