@@ -15,7 +15,6 @@ import resource
 import statistics
 import time
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import nn
@@ -40,7 +39,7 @@ from effbench.worker.step_timer import StepTimer
 from effbench.worker.step_times import StepTimes
 from effbench.workloads import quantization, state
 from effbench.workloads.base import Workload, copies, make_sets, to_channels_last
-from effbench.workloads.endings import Ended, why_gradients
+from effbench.workloads.endings import Ended, GradientAttempts
 from effbench.workloads.select import workload_of
 
 TRACED_MS = 50.0
@@ -195,7 +194,9 @@ class RunningTrial:
         # the first call makes the weights
         if any(map(nn.parameter.is_lazy, module.parameters())):
             args, kwargs = make_sets(cell, specs, 1)[0]
-            why_gradients(partial(module, *args, **kwargs))
+            for attempt in GradientAttempts():
+                with attempt:
+                    module(*args, **kwargs)
         if cell.numerics.get("channels_last"):
             module._apply(to_channels_last)
         if cell.numerics.get("quantize"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -67,20 +68,25 @@ def without_float64(doubt: str, error: Exception) -> str:
     return reason
 
 
-def why_gradients(call: Callable[[], object]) -> str | None:
-    """Make a call without gradients or, if that fails, with them. Return why it failed, or None.
-    Errors that gradients cannot avoid are raised at once."""
-    try:
-        with recording(NO_GRAD):
-            call()
-        return None
-    except (EffbenchError, Ended):
-        raise
-    except Exception as error:  # a module may raise anything without its gradients
-        if is_out_of_memory(error):
-            raise
-        traceback.clear_frames(error.__traceback__)  # they hold tensors
-        reason = f"{NO_GRAD}: {describe(error)}"
-    with recording(GRAD):
-        call()
-    return reason
+class GradientAttempts:
+    """Attempts at a call: without gradients and, if that fails, with them. Iterate over their
+    contexts, and make the call in each. `reason`: why it failed without gradients, or None."""
+
+    reason: str | None = None
+
+    def __iter__(self) -> Iterator[AbstractContextManager[None]]:
+        yield self.without_gradients()
+        if self.reason is not None:
+            yield recording(GRAD)
+
+    @contextmanager
+    def without_gradients(self) -> Iterator[None]:
+        """Suppress the errors of a call, except for those that gradients cannot avoid."""
+        try:
+            with recording(NO_GRAD):
+                yield
+        except Exception as error:  # a module may raise anything without its gradients
+            if isinstance(error, EffbenchError | Ended) or is_out_of_memory(error):
+                raise
+            traceback.clear_frames(error.__traceback__)  # they hold tensors
+            self.reason = f"{NO_GRAD}: {describe(error)}"

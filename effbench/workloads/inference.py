@@ -20,8 +20,8 @@ from effbench.workloads import quantization, state
 from effbench.workloads.base import Workload, copies
 from effbench.workloads.endings import (
     Ended,
+    GradientAttempts,
     is_caused_by_memory,
-    why_gradients,
     without_float64,
 )
 from effbench.workloads.state import StateName
@@ -50,11 +50,15 @@ class Inference(Workload):
     def first_call(self) -> str | None:
         """Make the first call, and return why it needs gradients, or None. It is outside inference
         mode, because a module may create its state."""
-        if self.grad_mode != gradients.GRAD:
-            return why_gradients(self.example_outputs)
-        with gradients.recording(gradients.GRAD):
-            self.example_outputs()
-        return None
+        if self.grad_mode == gradients.GRAD:
+            with gradients.recording(gradients.GRAD):
+                self.example_outputs()
+            return None
+        attempts = GradientAttempts()
+        for attempt in attempts:
+            with attempt:
+                self.example_outputs()
+        return attempts.reason
 
     def choose_grad_mode(
         self, reason: str | None, watch: state.Watch, initial: state.State

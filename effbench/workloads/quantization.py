@@ -15,7 +15,7 @@ from effbench.measure.accuracy import Comparison, Parts, parts
 from effbench.models.inputs import Inputs
 from effbench.modes.selective import results_in
 from effbench.workloads.base import copies
-from effbench.workloads.endings import Ended, why_gradients
+from effbench.workloads.endings import Ended, GradientAttempts
 from effbench.workloads.state import is_dense
 
 
@@ -85,15 +85,16 @@ def is_quantized(weight: torch.Tensor) -> bool:
 
 def outputs(module: nn.Module, inputs: Inputs) -> Parts:
     """Return the outputs of an eager call that leaves the module and the inputs unchanged."""
-    made: Parts = {}
-
-    def call() -> None:
-        args, kwargs = copies(inputs)
-        copied = copy.deepcopy(module, results_in(module))
-        made.update(parts(copied(*args, **kwargs)))
-
-    why_gradients(call)
+    for attempt in GradientAttempts():
+        with attempt:
+            made = outputs_of_copy(module, inputs)
     return made
+
+
+def outputs_of_copy(module: nn.Module, inputs: Inputs) -> Parts:
+    args, kwargs = copies(inputs)
+    copied = copy.deepcopy(module, results_in(module))
+    return parts(copied(*args, **kwargs))
 
 
 def double(module: nn.Module) -> nn.Module:
