@@ -50,7 +50,7 @@ class Example:
         return zip((*self.args, *self.kwargs.values()), self.batch.dims, strict=True)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Prepared:
     """A step that is ready to be called, with facts about its preparation.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -42,7 +42,7 @@ class TracedMode(Mode):
             mark_varied(example)
         prepared = self.compile(module)
         if self.uses_cuda_graphs and torch.cuda.is_initialized():
-            prepared.step = marking_steps(prepared.step)
+            return replace(prepared, step=marking_steps(prepared.step))
         return prepared
 
 

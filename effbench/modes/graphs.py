@@ -4,7 +4,7 @@ input buffers."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -77,9 +77,8 @@ class CudaGraph(Mode):
             example.kwargs,
             self.warmups,
         )
-        captured.facts |= prepared.facts
-        captured.module = prepared.module
-        return captured
+        facts = captured.facts | prepared.facts
+        return replace(captured, facts=facts, module=prepared.module)
 
 
 @dataclass
