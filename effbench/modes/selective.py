@@ -64,6 +64,14 @@ def shared_weight_copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, shared | results_in(module))
 
 
+def separately_compiled_copy(module: nn.Module, name: str) -> nn.Module:
+    """Return a copy of `module` that shares its parameters and buffers, whose forward has this
+    name. Dynamo compiles it separately, so that no call checks what is compiled for the other."""
+    copied = shared_weight_copy(module)
+    copied.forward = own_function(copied.forward, name)  # type: ignore[method-assign]
+    return copied
+
+
 def results_in(module: nn.Module) -> dict[int, Tensor]:
     """Return tensors in attributes that a call computed with gradients, by id. They cannot be
     copied; examples are an auxiliary loss, and the weight of torch.nn.utils.weight_norm."""

@@ -23,7 +23,7 @@ from effbench.models.build import resolve_target
 from effbench.models.inputs import Step
 from effbench.modes.base import Example, Mode
 from effbench.modes.eager import Eager
-from effbench.modes.selective import own_function, shared_weight_copy
+from effbench.modes.selective import separately_compiled_copy
 from effbench.stats.intervals import Interval
 from effbench.worker import why_marked
 from effbench.worker.context import CompilationWatch
@@ -72,9 +72,7 @@ def prepare_baseline(
     missing = mode.missing(workload.device)
     if missing is not None:
         raise UnsupportedError(missing)
-    module = shared_weight_copy(workload.module)
-    # otherwise each call would check what Dynamo has compiled for the mode
-    module.forward = own_function(module.forward, "baseline_forward")  # type: ignore[method-assign]
+    module = separately_compiled_copy(workload.module, "baseline_forward")
     inputs = workload.inputs.checked
     args, kwargs = copies(inputs[0])
     step = mode.prepare(module, Example(args, kwargs, workload.batch(), cache_dir)).step
