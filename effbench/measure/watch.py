@@ -59,7 +59,10 @@ class GpuWatch:
         self.before_timing: Disturbance | None = None  # a foreign process that did not stop working
         self.restart()
         self.events: set[str] = set()  # clocks events since the last check
-        self.next_poll = self.next_reading = 0.0
+        self.since = self.next_poll = self.next_reading = 0.0
+        self.known_pids: set[int] = set()
+        self.bytes_before: int | None = None
+        self.retries = RETRIES
 
     def wait_until_free(self, wait_s: float) -> None:
         """Wait for foreign processes to stop working, for `wait_s` and at least a second, and set

@@ -96,6 +96,13 @@ def test_disturbances(answers, disturbed, kind, text):
     assert made.disturbance is None
 
 
+def test_a_new_watch_is_complete():
+    made = watch.GpuWatch(MadeUp(used=[600 * MIB]))
+    assert not made.disturbed()
+    made.end()
+    assert made.disturbance is None
+
+
 def test_after_three_retries_it_is_kept_and_marks_the_trial():
     made = watching(events=[("hw_slowdown",)])
     assert [made.disturbed() for _ in range(5)] == [True, True, True, False, False]
