@@ -19,7 +19,6 @@ from effbench.store import liveness
 from effbench.store.sweeps import SweepInfo
 
 if TYPE_CHECKING:
-    from effbench.run.executors.job_files import JobStore
     from effbench.run.progress import Progress
     from effbench.store.store import Store
 
@@ -137,18 +136,11 @@ def facts_here(settings: Settings, servers: Servers) -> dict[str, Facts]:
 
 
 def recorded_trials(
-    store: Store | JobStore,
-    sweep_id: str,
-    runs: Sequence[CellRun],
-    environments: Mapping[Interpreter, str],
+    histories: Mapping[Interpreter, Mapping[str, list[Trial]]], runs: Sequence[CellRun]
 ) -> dict[CellRun, list[Trial]]:
-    """Return the recorded trials (last attempts) of each of these runs. `environments`: the id of
-    each interpreter's."""
-    recorded = {
-        interpreter: store.history(sweep_id, environment_id)
-        for interpreter, environment_id in environments.items()
-    }
-    return {run: recorded[run.interpreter].get(run.cell.key, []) for run in runs}
+    """Return the recorded trials of each of these runs. `histories`: interpreter -> cell key ->
+    its recorded trials (last attempts)."""
+    return {run: histories[run.interpreter].get(run.cell.key, []) for run in runs}
 
 
 def changes(info: SweepInfo, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

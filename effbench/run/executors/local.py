@@ -90,10 +90,14 @@ class LocalExecutor(TrialExecutor):
         self.environments = {key: interpreter for interpreter, key in self.environment_ids.items()}
         self.caches = sweep_cache(self.settings, self.sweep_id)
         self.speeds = {key: self.store.host_speeds(key) for key in self.environments}
+        histories = {
+            interpreter: self.store.history(self.sweep_id, key)
+            for interpreter, key in self.environment_ids.items()
+        }
         self.rounds = RoundsNeeded(
             self.settings,
             self.runs,
-            recorded_trials(self.store, self.sweep_id, self.runs, self.environment_ids),
+            recorded_trials(histories, self.runs),
             self.plan.duet_rule,
         )
 
