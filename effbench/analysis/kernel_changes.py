@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from effbench.analysis.kernel_classes import KernelClass, class_of, short_name
@@ -54,13 +55,6 @@ FUSION = {ChangeKind.GONE: ChangeKind.FUSED, ChangeKind.NEW: ChangeKind.NO_LONGE
 NOTHING = Kernel("", "", None, 0.0, 0.0, 0.0)
 
 
-class Match(NamedTuple):
-    """Positions of the same item in two sequences."""
-
-    first: int
-    second: int
-
-
 class Pair(NamedTuple):
     """The kernels of both sides in the same place, or NOTHING."""
 
@@ -68,8 +62,21 @@ class Pair(NamedTuple):
     second: Kernel
 
     @property
-    def is_same(self) -> bool:
-        return _name_of(self.first) == _name_of(self.second)
+    def kind(self) -> ChangeKind:
+        """What happened, as far as these two tell."""
+        if self.first is NOTHING:
+            return ChangeKind.NEW
+        if self.second is NOTHING:
+            return ChangeKind.GONE
+        if _name_of(self.first) == _name_of(self.second):
+            return ChangeKind.SAME
+        return ChangeKind.REPLACED
+
+    @property
+    def kernel_class(self) -> KernelClass:
+        if self.second is NOTHING:
+            return class_of(self.first)
+        return class_of(self.second)
 
 
 @dataclass(frozen=True)
@@ -95,20 +102,32 @@ class KernelChange:
 def changes_between(first: Trace, second: Trace) -> list[KernelChange]:
     """Return the kernels that differ, one row for each kind of change and kernel, largest
     difference first."""
-    singles = _single_changes(first.kernels, second.kernels)
-    alike = grouped(singles, lambda change: replace(change, first_ms=0.0, second_ms=0.0))
+    counts = [Counter(map(_name_of, trace.kernels)) for trace in (first, second)]
+    alike = {name for name, _ in counts[0].items() & counts[1].items()}
+
+    def place_of(kernel: Kernel) -> Hashable:
+        """Return what kernels in the same place share: the name, if it runs as often on both
+        sides, otherwise what they do."""
+        name = _name_of(kernel)
+        return name if name in alike else _work_of(kernel)
+
+    pairs = aligned(first.kernels, second.kernels, place_of)
+    blocks = _blocks(pairs)
+    if any(KernelClass.FUSED_LOOPS in (old.name, new.name) for old, new in pairs):
+        blocks = iter([pairs])  # they do the work of several in the whole call
+    singles = chain.from_iterable(map(_changes_of, blocks))
+    groups = grouped(singles, lambda change: replace(change, first_ms=0.0, second_ms=0.0))
     changes = []
-    for change, of_kind in alike.items():
+    for kind, of_kind in groups.items():
         first_ms = sum(single.first_ms for single in of_kind)
         second_ms = sum(single.second_ms for single in of_kind)
-        kind = change.kind
-        if kind is ChangeKind.SAME:
-            if abs(second_ms - first_ms) <= SAME_TIME * first_ms:
-                continue
-            kind = ChangeKind.SLOWER if second_ms > first_ms else ChangeKind.FASTER
-        changes.append(
-            replace(change, kind=kind, count=len(of_kind), first_ms=first_ms, second_ms=second_ms)
-        )
+        change = replace(kind, count=len(of_kind), first_ms=first_ms, second_ms=second_ms)
+        if change.kind is not ChangeKind.SAME:
+            changes.append(change)
+        elif change.ms > SAME_TIME * first_ms:
+            changes.append(replace(change, kind=ChangeKind.SLOWER))
+        elif change.ms < -SAME_TIME * first_ms:
+            changes.append(replace(change, kind=ChangeKind.FASTER))
     return sorted(changes, key=lambda change: -abs(change.ms))
 
 
@@ -119,24 +138,19 @@ def with_operators(trace: Trace, other: Trace) -> Trace:
     Without a kernel of its own, attention consists of matrix products, copies and others. They
     stand where the other side has nothing but attention.
     """
-    kernels = list(trace.kernels)
-    names = [[_name_of(kernel) for kernel in side.kernels] for side in (trace, other)]
-    start = Match(0, 0)
-    last = Match(len(kernels), len(other.kernels))
-    for match in [*aligned(*names), last]:
-        if match.first > start.first:
-            operator = _attention_of(other.kernels[start.second : match.second])
-            if operator is not None:
-                for place in range(start.first, match.first):
-                    kernels[place] = replace(kernels[place], operator=operator)
-        if match is not last and not kernels[match.first].operator:
-            operator = other.kernels[match.second].operator
-            kernels[match.first] = replace(kernels[match.first], operator=operator)
-        start = Match(match.first + 1, match.second + 1)
+    kernels = []
+    for block in _blocks(aligned(trace.kernels, other.kernels, _name_of)):
+        attention = _attention_of(pair.second for pair in block if pair.first is NOTHING)
+        for kernel, partner in block:
+            operator = kernel.operator or partner.operator
+            if partner is NOTHING:
+                operator = attention or operator
+            if kernel is not NOTHING:
+                kernels.append(replace(kernel, operator=operator))
     return replace(trace, kernels=tuple(kernels))
 
 
-def _attention_of(kernels: Sequence[Kernel]) -> str | None:
+def _attention_of(kernels: Iterable[Kernel]) -> str | None:
     """Return the operator of these kernels if they are attention and nothing else, or None."""
     working = [kernel for kernel in kernels if not kernel.name.startswith("Memset")]
     if {class_of(kernel) for kernel in working} != {KernelClass.ATTENTION}:
@@ -144,72 +158,39 @@ def _attention_of(kernels: Sequence[Kernel]) -> str | None:
     return working[0].operator
 
 
-# --- single changes
-
-
-def _single_changes(first: Sequence[Kernel], second: Sequence[Kernel]) -> Iterator[KernelChange]:
-    """Yield what happened to each kernel. One that does the work of several stands between the same
-    kernels as they do; fused loops do it for the whole call."""
-    is_whole = any(class_of(kernel) is KernelClass.FUSED_LOOPS for kernel in (*first, *second))
-    block: list[Pair] = []
-    for pair in _pairs(first, second):
+def _blocks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    """Yield the pairs up to and with each one of the same kernels. A kernel that does the work of
+    several stands between the same kernels as they do."""
+    block = []
+    for pair in pairs:
         block.append(pair)
-        if pair.is_same and not is_whole:
-            yield from _changes_of_block(block)
+        if pair.kind is ChangeKind.SAME:
+            yield block
             block = []
-    yield from _changes_of_block(block)
+    yield block
 
 
-def _pairs(first: Sequence[Kernel], second: Sequence[Kernel]) -> Iterator[Pair]:
-    """Yield the kernels of both sides in the order of a call."""
-    start = Match(0, 0)
-    last = Match(len(first), len(second))
-    for match in [*_matches(first, second), last]:
-        for kernel in first[start.first : match.first]:
-            yield Pair(kernel, NOTHING)
-        for kernel in second[start.second : match.second]:
-            yield Pair(NOTHING, kernel)
-        if match is not last:
-            yield Pair(first[match.first], second[match.second])
-        start = Match(match.first + 1, match.second + 1)
-
-
-def _changes_of_block(block: Sequence[Pair]) -> Iterator[KernelChange]:
+def _changes_of(block: Sequence[Pair]) -> Iterator[KernelChange]:
     """Yield what happened to the kernels of a block. Kernels of the side with more of them are
     fused if one of the other side does the work of several."""
     first = [pair.first for pair in block if pair.first is not NOTHING]
     second = [pair.second for pair in block if pair.second is not NOTHING]
-    of_first: set[KernelClass] = set()
-    of_second: set[KernelClass] = set()
+    several: ChangeKind | None = None
+    fusing: set[KernelClass] = set()
     if len(first) < len(second):
-        of_first = _fusing_classes(first)
+        several, fusing = ChangeKind.NEW, _fusing_classes(first)
     elif len(first) > len(second):
-        of_second = _fusing_classes(second)
+        several, fusing = ChangeKind.GONE, _fusing_classes(second)
     for pair in block:
-        if pair.first is NOTHING:
-            yield _change(pair, ChangeKind.NEW, of_first)
-        elif pair.second is NOTHING:
-            yield _change(pair, ChangeKind.GONE, of_second)
-        elif pair.is_same:
-            yield _change(pair, ChangeKind.SAME)
-        else:
-            yield _change(pair, ChangeKind.REPLACED)
-
-
-def _change(pair: Pair, kind: ChangeKind, fusing: Collection[KernelClass] = ()) -> KernelChange:
-    """Return what happened to the kernels of a pair. `fusing`: classes of those kernels on the
-    other side that do the work of several."""
-    kernel = pair.first if pair.second is NOTHING else pair.second
-    kernel_class = class_of(kernel)
-    into = None
-    if fusing:
-        kind = FUSION[kind]
-    if len(fusing) == 1 and kernel_class not in fusing:
-        (into,) = fusing
-    names = short_name(pair.first), short_name(pair.second)
-    return KernelChange(
-        kind, kernel_class, *names, into, 1, pair.first.added_ms, pair.second.added_ms
-    )
+        kind = pair.kind
+        into = None
+        if fusing and kind is several:
+            kind = FUSION[kind]
+            if len(fusing) == 1 and pair.kernel_class not in fusing:
+                (into,) = fusing
+        names = short_name(pair.first.name), short_name(pair.second.name)
+        times = pair.first.added_ms, pair.second.added_ms
+        yield KernelChange(kind, pair.kernel_class, *names, into, 1, *times)
 
 
 def _fusing_classes(kernels: Iterable[Kernel]) -> set[KernelClass]:
@@ -224,20 +205,6 @@ def _fusing_classes(kernels: Iterable[Kernel]) -> set[KernelClass]:
 
 
 # --- alignment
-
-
-def _matches(first: Sequence[Kernel], second: Sequence[Kernel]) -> list[Match]:
-    """Return the positions of kernels that take the same place on both sides: by name if it runs
-    as often on both, otherwise by what they do."""
-    old = Counter(map(_name_of, first))
-    new = Counter(map(_name_of, second))
-    alike = {name for name in old if old[name] == new[name]}
-    keys: list[list[Hashable]] = [[], []]
-    for side, of_side in zip((first, second), keys, strict=True):
-        for kernel in side:
-            name = _name_of(kernel)
-            of_side.append(name if name in alike else _work_of(kernel))
-    return aligned(*keys)
 
 
 def _name_of(kernel: Kernel) -> str:
@@ -257,30 +224,35 @@ def _work_of(kernel: Kernel) -> Hashable:
     return kernel_class, kernel.operator or _name_of(kernel)
 
 
-def aligned(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[Match]:
-    """Return the positions of a longest common subsequence, in order.
+def aligned(
+    first: Sequence[Kernel], second: Sequence[Kernel], key: Callable[[Kernel], Hashable]
+) -> list[Pair]:
+    """Return the kernels of both sides in the order of a call: pairs with the same key, a longest
+    common subsequence, and between them the others of the first side, then of the second one.
 
-    After Hyyrö (2004): one integer for each item of `first`, with a bit for each item of `second`
-    that is 0 where the subsequence grows. 10,000 items on both sides take about 0.1 s.
+    After Hyyrö (2004): one integer for each kernel of `first`, with a bit for each kernel of
+    `second`, from bit 1 on, that is 0 where the subsequence grows. 10,000 kernels on both sides
+    take about 0.1 s.
     """
     places: dict[Hashable, int] = {}
-    for place, item in enumerate(second):
-        places[item] = places.get(item, 0) | 1 << place
-    every = (1 << len(second)) - 1
+    for place, kernel in enumerate(second, 1):
+        places[key(kernel)] = places.get(key(kernel), 0) | 1 << place
+    every = (2 << len(second)) - 2
     rows = [every]
-    for item in first:
+    for kernel in first:
         row = rows[-1]
-        common = row & places.get(item, 0)
+        common = row & places.get(key(kernel), 0)
         rows.append(((row + common) | (row - common)) & every)
-    matches = []
+    pairs = []
     old, new = len(first), len(second)
-    while old and new:
-        if rows[old] >> (new - 1) & 1:
-            new -= 1
-        elif rows[old - 1] >> (new - 1) & 1:
+    while old or new:
+        kernel = partner = NOTHING
+        is_new = rows[old] >> new & 1
+        if not is_new:
             old -= 1
+            kernel = first[old]
+        if is_new or rows[old] >> new & 1:
             new -= 1
-            matches.append(Match(old, new))
-        else:
-            old -= 1
-    return matches[::-1]
+            partner = second[new]
+        pairs.append(Pair(kernel, partner))
+    return pairs[::-1]

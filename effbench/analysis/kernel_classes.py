@@ -162,13 +162,9 @@ _FUNCTOR_NOISE = re.compile(
 )
 
 
-def short_name(kernel: Kernel) -> str:
-    """Return a name to read, such as `nvjet 128x64 tile`, `triton fused gelu` or `Memcpy DtoD`."""
-    return _short_name(kernel.name)
-
-
 @lru_cache(maxsize=8192)
-def _short_name(name: str) -> str:
+def short_name(name: str) -> str:
+    """Return a kernel's name to read: `nvjet 128x64 tile`, `triton fused gelu`, `Memcpy DtoD`."""
     triton = _TRITON.match(name)
     if triton is not None:
         text = _triton_name(triton[1], triton[2])

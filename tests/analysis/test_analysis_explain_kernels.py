@@ -1,12 +1,16 @@
 """Classes, short names and alignment of kernels."""
 
-import itertools
 import random
 import time
 
 import pytest
 
-from effbench.analysis.kernel_changes import aligned, changes_between, with_operators
+from effbench.analysis.kernel_changes import (
+    NOTHING,
+    aligned,
+    changes_between,
+    with_operators,
+)
 from effbench.analysis.kernel_classes import NOUNS, KernelClass, class_of, short_name
 from effbench.core.trace import Kernel, Trace
 
@@ -233,7 +237,7 @@ def test_kernels_by_name(name, expected, short):
     kernel = a_kernel(name)
     assert class_of(kernel) is expected
     if short is not None:
-        assert short_name(kernel) == short
+        assert short_name(name) == short
 
 
 @pytest.mark.parametrize(("operator", "expected"), ON_CPU)
@@ -279,13 +283,14 @@ def longest(first, second):
 def test_alignments_are_longest_common_subsequences():
     numbers = random.Random(1)
     for _ in range(500):
-        first = [numbers.choice("abcd") for _ in range(numbers.randrange(12))]
-        second = [numbers.choice("abcde") for _ in range(numbers.randrange(12))]
-        matches = aligned(first, second)
+        first = [a_kernel(numbers.choice("abcd")) for _ in range(numbers.randrange(12))]
+        second = [a_kernel(numbers.choice("abcde")) for _ in range(numbers.randrange(12))]
+        pairs = aligned(first, second, lambda kernel: kernel.name)
+        matches = [pair for pair in pairs if NOTHING not in pair]
         assert len(matches) == longest(first, second)
-        assert all(first[match.first] == second[match.second] for match in matches)
-        for before, after in itertools.pairwise(matches):
-            assert before.first < after.first and before.second < after.second
+        assert all(pair.first == pair.second for pair in matches)
+        assert [pair.first for pair in pairs if pair.first is not NOTHING] == first
+        assert [pair.second for pair in pairs if pair.second is not NOTHING] == second
 
 
 @pytest.mark.parametrize("shared", [0, 15, 30])
