@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 
 from effbench.analysis.kernel_changes import (
     ChangeKind,
@@ -51,6 +52,12 @@ SLOWER_HOST = 2.0
 GRAPH_LAUNCH, WAITING = "graph launch", "waiting for the GPU"
 
 
+#: The ms of a side that takes no time, in enough trials for an interval.
+NOTHING_MS = (0.0, 0.0)
+#: Name of a part of a call, or of some work of the host -> its ms in a trial.
+Times = Mapping[str, float]
+
+
 class NotTracedError(NothingFoundError):
     """A side has no traced trial."""
 
@@ -84,11 +91,6 @@ def title_of(name: str, device: str) -> str:
 
 
 # --- statistics
-
-
-def mean_of(values: Sequence[float]) -> Interval:
-    """Return the mean with Student's interval; without bounds for a single value."""
-    return difference_of([0.0, 0.0], values)
 
 
 def difference_of(first: Sequence[float], second: Sequence[float]) -> Interval:
@@ -146,7 +148,7 @@ class Breakdown:
     @property
     def latency_ms(self) -> Interval:
         """The mean latency: the sum of the terms."""
-        return mean_of(self.latencies_ms)
+        return difference_of(NOTHING_MS, self.latencies_ms)
 
     @property
     def typical(self) -> Trace:
@@ -154,20 +156,19 @@ class Breakdown:
         return self.traces[self.latencies_ms.index(statistics.median_low(self.latencies_ms))]
 
     @cached_property
-    def times(self) -> Mapping[str, Sequence[float]]:
-        """Name of each term (Part or KernelClass), in the order of a call -> its ms in each
-        trial."""
-        return by_name(list(map(times_of, self.traces, self.latencies_ms)))
+    def times(self) -> Sequence[Times]:
+        """The ms of each term (Part or KernelClass), in the order of a call."""
+        return list(map(times_of, self.traces, self.latencies_ms))
 
     @property
-    def host(self) -> Mapping[str, Sequence[float]]:
-        """What the host did -> its ms in each trial; overlaps with the terms."""
-        return by_name([trace.host for trace in self.traces])
+    def host(self) -> Sequence[Times]:
+        """The ms of what the host did; they overlap with the terms."""
+        return [trace.host for trace in self.traces]
 
     @property
-    def terms(self) -> Mapping[str, Interval]:
-        """Name of each term that is not 0 -> its mean in ms."""
-        return {name: mean_of(times) for name, times in self.times.items() if any(times)}
+    def terms(self) -> list[Term]:
+        """The terms that are not 0, compared with a call that takes no time."""
+        return terms_between([], self.times)
 
     def compared_with(self, other: Breakdown) -> Breakdown:
         """Return the breakdown with the operators that only the other side knows."""
@@ -181,12 +182,6 @@ def why_not_traced(trials: Iterable[Trial]) -> str:
             if key in trial.extra:
                 return one_line(trial.extra[key])
     return "measured by an older version, or with protocol.profile=false"
-
-
-def by_name(trials: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Return name -> its ms in each trial."""
-    names = dict.fromkeys(name for times in trials for name in times)
-    return {name: [times.get(name, 0.0) for times in trials] for name in names}
 
 
 def without_tracing(trace: Trace, latency_ms: float) -> Trace:
@@ -220,12 +215,7 @@ def without_tracing_on_cpu(trace: Trace, latency_ms: float) -> Trace:
     gaps = sum(kernel.gap_ms > 0 for kernel in trace.kernels)
     delay_ms = max(0.0, trace.latency_ms - latency_ms)
     of_each = delay_ms / max(trace.events, len(trace.kernels) + gaps, 1)
-    kernels = []
-    for kernel in trace.kernels:
-        gap_ms = max(0.0, kernel.gap_ms - of_each)
-        added_ms = max(0.0, kernel.added_ms - of_each)
-        kernels.append(replace(kernel, gap_ms=gap_ms, added_ms=added_ms))
-    shorter = replace(trace, kernels=tuple(kernels))
+    shorter = scaled(trace, delay_ms=of_each)
     left_ms = shorter.before_ms + shorter.gap_ms + shorter.busy_ms + shorter.after_ms
     if left_ms == 0:
         return shorter
@@ -233,12 +223,20 @@ def without_tracing_on_cpu(trace: Trace, latency_ms: float) -> Trace:
     return scaled(shorter, ends=factor, gaps=factor, kernels=factor)
 
 
-def scaled(trace: Trace, ends: float = 1.0, gaps: float = 1.0, kernels: float = 1.0) -> Trace:
-    """Return the trace with its times multiplied: `ends`, those before and after the kernels."""
+def scaled(
+    trace: Trace,
+    ends: float = 1.0,
+    gaps: float = 1.0,
+    kernels: float = 1.0,
+    delay_ms: float = 0.0,
+) -> Trace:
+    """Return the trace with its times multiplied: `ends`, those before and after the kernels; and
+    `delay_ms` subtracted from each gap and kernel."""
     changed = []
     for kernel in trace.kernels:
-        gap_ms = gaps * kernel.gap_ms
-        changed.append(replace(kernel, gap_ms=gap_ms, added_ms=kernels * kernel.added_ms))
+        gap_ms = gaps * max(0.0, kernel.gap_ms - delay_ms)
+        added_ms = kernels * max(0.0, kernel.added_ms - delay_ms)
+        changed.append(replace(kernel, gap_ms=gap_ms, added_ms=added_ms))
     return replace(
         trace,
         before_ms=ends * trace.before_ms,
@@ -247,8 +245,8 @@ def scaled(trace: Trace, ends: float = 1.0, gaps: float = 1.0, kernels: float = 
     )
 
 
-def times_of(trace: Trace, latency_ms: float) -> dict[str, float]:
-    """Return name of each term -> ms; together they are `latency_ms`."""
+def times_of(trace: Trace, latency_ms: float) -> Times:
+    """Return the ms of each term; together they are `latency_ms`."""
     times: dict[str, float] = dict.fromkeys(TERMS, 0.0)
     times[Part.BEFORE] = trace.before_ms
     times[Part.GAPS] = trace.gap_ms
@@ -325,14 +323,15 @@ class Explanation:
     def certain_terms(self) -> list[Term]:
         """The terms that explain a part of the difference or reduce it, largest first; none if it
         is not significant."""
+        if not is_certain(self.difference_ms, FLOOR * self.first.latency_ms.value):
+            return []
         whole = abs(self.difference_ms.value)
         certain = []
-        if is_certain(self.difference_ms, FLOOR * self.first.latency_ms.value):
-            for term in self.terms:
-                is_large = abs(term.ms.value) > SMALL * whole
-                if term.name != Part.REST and is_large and is_certain(term.ms, LARGE * whole):
-                    certain.append(term)
-        return by_size(certain)
+        for term in by_size(self.terms):
+            is_large = abs(term.ms.value) > SMALL * whole
+            if term.name != Part.REST and is_large and is_certain(term.ms, LARGE * whole):
+                certain.append(term)
+        return certain
 
     @property
     def cause(self) -> str | None:
@@ -352,33 +351,28 @@ class Explanation:
         old = self.first.latency_ms.value
         new = self.second.latency_ms.value
         whole = self.difference_ms
-        digits = digits_of(whole.value)
         if not is_certain(whole, FLOOR * old):
             digits = digits_of(old)
             return (
                 f"{self.second.name} takes {new:.{digits}f} ms and {self.first.name}"
                 f" {old:.{digits}f} ms: the difference is not significant."
             )
-        more = "longer" if whole.value > 0 else "less"
-        text = (
-            f"{self.second.name} takes {abs(whole.value):.{digits}f} ms {more} than"
-            f" {self.first.name} ({new:.{digits}f} instead of {old:.{digits}f} ms):"
-            f" {self._reasons(digits)}."
-        )
-        if whole.low is None:
-            text += " A single trial has no intervals."
-        return text
-
-    def _reasons(self, digits: int) -> str:
+        digits = digits_of(whole.value)
         reasons = []
         if self.cause is None:
             reasons.append("no single part explains it")
         for term in self.certain_terms[:MOST_TERMS]:
             reasons.append(f"{term.ms.value:+.{digits}f} ms because {self.reason(term)}")
         rest = self.rest
-        if rest is not None and abs(rest.ms.value) > LARGE * abs(self.difference_ms.value):
+        if rest is not None and abs(rest.ms.value) > LARGE * abs(whole.value):
             reasons.append(f"{rest.ms.value:+.{digits}f} ms not explained")
-        return ", ".join(reasons)
+        more = "longer" if whole.value > 0 else "less"
+        end = " A single trial has no intervals." if whole.low is None else ""
+        return (
+            f"{self.second.name} takes {abs(whole.value):.{digits}f} ms {more} than"
+            f" {self.first.name} ({new:.{digits}f} instead of {old:.{digits}f} ms):"
+            f" {', '.join(reasons)}.{end}"
+        )
 
     def reason(self, term: Term) -> str:
         """Return why a term differs, as a clause: `pointwise operations take longer`."""
@@ -396,7 +390,6 @@ class Explanation:
 
     def _reason_of_host(self, term: Term, more: str) -> str:
         who, where = title_of(term.name, self.second.typical.device).split(" ", 1)
-        reason = f"{VERBS[who]} {more} {where}"
         works = []
         for work in self.host_changes:
             if work.name == GRAPH_LAUNCH and term.name == Part.GAPS:
@@ -406,9 +399,8 @@ class Explanation:
                     return "the GPU no longer waits for launches between kernels"
             if work.name != WAITING and work.ms.value / term.ms.value > LARGE:
                 works.append(work.name)
-        if works:
-            reason += f" ({listed(works, MOST_NAMES)})"
-        return reason
+        because = f" ({listed(works, MOST_NAMES)})" if works else ""
+        return f"{VERBS[who]} {more} {where}{because}"
 
     def _main_changes(self, kernel_class: KernelClass, ms: float) -> list[KernelChange]:
         """Return the changes of the kind that explains most of the class's difference; none if no
@@ -421,15 +413,13 @@ class Explanation:
         return main
 
 
-def terms_between(
-    first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]
-) -> list[Term]:
-    """Return the difference of each part that is not 0 on both sides. `first`, `second`: name -> ms
-    in each trial."""
+def terms_between(first: Sequence[Times], second: Sequence[Times]) -> list[Term]:
+    """Return the difference of each part that is not 0 on both sides. Without trials, a side takes
+    no time."""
     terms = []
-    for name in dict.fromkeys([*first, *second]):
-        old = first.get(name, [0.0, 0.0])
-        new = second.get(name, [0.0, 0.0])
+    for name in dict.fromkeys(chain.from_iterable([*first, *second])):
+        old = [times.get(name, 0.0) for times in first] or NOTHING_MS
+        new = [times.get(name, 0.0) for times in second]
         if any(old) or any(new):
             means = statistics.fmean(old), statistics.fmean(new)
             terms.append(Term(name, *means, difference_of(old, new)))

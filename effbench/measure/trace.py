@@ -13,15 +13,17 @@ import statistics
 import warnings
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
 from effbench.core.errors import UnsupportedError
+from effbench.core.labels import grouped
 from effbench.core.trace import MOST_KERNELS, Kernel, Trace
 from effbench.measure.profile import LAUNCH
 from effbench.models.inputs import Inputs, Step
@@ -37,6 +39,7 @@ COMPILED_GRAPH = "## Call CompiledFxGraph"
 FUSED_LOOPS = "fused loops"
 #: Beginning of an event's name -> what the host does in it, apart from what it calls.
 HOST_WORK = {
+    CALL: "Python",
     "TorchDynamo Cache Lookup": "guards",
     "Torch-Compiled Region": "compiled wrapper",
     "Pregraph bytecode": "compiled wrapper",
@@ -54,46 +57,42 @@ HOST_WORK = {
 }
 OPERATORS = "operators"
 ATTENTION = "scaled_dot_product_attention"
-PYTHON = "Python"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Event:
     """Something that the profiler recorded. Times in ns. `id`: of the host's call, or of the one
-    that launched a kernel."""
+    that launched a kernel. `parent`: the event of the host in which this one happened; `inner`: the
+    part of its time that such events inside it take."""
 
     name: str
     start: int
     end: int
-    id: int
+    id: int = 0
     launch: str = ""
-
-
-@dataclass(eq=False)
-class Span:
-    """An event on the host with those inside it. `inner`: the part of its ns that they take."""
-
-    event: Event
-    parent: Span | None = None
+    parent: Event | None = None
     inner: int = 0
 
     @property
     def own(self) -> int:
-        return self.event.end - self.event.start - self.inner
+        return self.end - self.start - self.inner
+
+    @property
+    def lineage(self) -> Iterator[Event]:
+        """This event and those around it, the outermost one last."""
+        event: Event | None = self
+        while event is not None:
+            yield event
+            event = event.parent
 
 
 @dataclass(frozen=True)
 class Call:
     """What was recorded during a call: on the host, and on the GPU, in order of their start."""
 
-    start: int
-    end: int
+    whole: Event
     host: Sequence[Event] = ()
     gpu: Sequence[Event] = ()
-
-    @property
-    def ns(self) -> int:
-        return self.end - self.start
 
 
 def take_trace(
@@ -139,71 +138,58 @@ def record(
             gpu.append(Event(name, start, end, event.linked_correlation_id(), launch))
         else:
             host.append(Event(event.name(), start, end, event.correlation_id()))
-    by_start = sorted(host, key=lambda event: (event.start, -event.end))
+    host.sort(key=lambda event: (event.start, -event.end))
+    gpu.sort(key=attrgetter("start"))
+    nest(host)
     if ProfilerActivity.CPU in activities:
-        windows = [(event.start, event.end) for event in by_start if event.name == CALL]
+        wholes = [event for event in host if event.name == CALL]
     else:
-        windows = synchronised_windows(by_start, calls + 1)
-    return sorted_into_calls(windows[1:], by_start, sorted(gpu, key=lambda event: event.start))
+        wholes = synchronised_calls(host, calls + 1)
+    inside = [event for event in host if event.name != CALL]
+    return [Call(whole, during(whole, inside), during(whole, gpu)) for whole in wholes[1:]]
 
 
-def synchronised_windows(host: Sequence[Event], calls: int) -> list[tuple[int, int]]:
-    """Return start and end of each call, which are the ends of two synchronisations. The profiler
+def synchronised_calls(host: Sequence[Event], calls: int) -> list[Event]:
+    """Return each call, from the end of a synchronisation to the end of another one. The profiler
     adds one when it stops. Raises UnsupportedError if the step has more of them."""
     ends = [event.end for event in host if event.name == SYNCHRONISE]
     if len(ends) not in (2 * calls, 2 * calls + 1):
         raise UnsupportedError("the step synchronises the device itself")
-    return [(ends[2 * number], ends[2 * number + 1]) for number in range(calls)]
+    return [Event(CALL, ends[2 * number], ends[2 * number + 1]) for number in range(calls)]
 
 
-def sorted_into_calls(
-    windows: Iterable[tuple[int, int]], host: Sequence[Event], gpu: Sequence[Event]
-) -> list[Call]:
-    """Return the events of each window; both kinds are in order of their start."""
-    host = [event for event in host if event.name != CALL]
-    calls = []
-    for start, end in windows:
-        calls.append(Call(start, end, between(host, start, end), between(gpu, start, end)))
-    return calls
-
-
-def between(events: Sequence[Event], start: int, end: int) -> Sequence[Event]:
-    """Return the events that start in this time."""
-    first = bisect_left(events, start, key=attrgetter("start"))
-    last = bisect_left(events, end, key=attrgetter("start"))
+def during(whole: Event, events: Sequence[Event]) -> Sequence[Event]:
+    """Return the events that start in this one; `events` are in order of their start."""
+    first = bisect_left(events, whole.start, key=attrgetter("start"))
+    last = bisect_left(events, whole.end, key=attrgetter("start"))
     return events[first:last]
 
 
-def spans_of(events: Iterable[Event]) -> list[Span]:
-    """Return the events of the host as spans, each inside the newest one that has not ended."""
-    spans = []
-    parent: Span | None = None
+def nest(events: Iterable[Event]) -> None:
+    """Set the parent of each event of the host, the newest one before it that has not ended, and
+    the part of the parent's time that it takes."""
+    parent: Event | None = None
     for event in events:
-        while parent is not None and parent.event.end <= event.start:
+        while parent is not None and parent.end <= event.start:
             parent = parent.parent
-        span = Span(event, parent)
+        event.parent = parent
         if parent is not None:
-            parent.inner += min(event.end, parent.event.end) - event.start
-        spans.append(span)
-        parent = span
-    return spans
+            parent.inner += min(event.end, parent.end) - event.start
+        parent = event
 
 
 def host_work(calls: Sequence[Call]) -> dict[str, float]:
     """Return ms per call by what the host did, longest first."""
     spent_ns: Counter[str] = Counter()
     for call in calls:
-        spent_ns[PYTHON] += call.ns
-        for span in spans_of(call.host):
-            spent_ns[work_of(span.event.name)] += span.own
-            if span.parent is None:
-                spent_ns[PYTHON] -= span.event.end - span.event.start
+        for event in (call.whole, *call.host):
+            spent_ns[work_of(event)] += event.own
     return {name: ns / len(calls) / 1e6 for name, ns in spent_ns.most_common()}
 
 
-def work_of(name: str) -> str:
+def work_of(event: Event) -> str:
     for beginning, work in HOST_WORK.items():
-        if name.startswith(beginning):
+        if event.name.startswith(beginning):
             return work
     return OPERATORS
 
@@ -211,141 +197,107 @@ def work_of(name: str) -> str:
 # --- what ran
 
 
-@dataclass(frozen=True)
-class TracedCall:
-    """What ran in one call; the fields are those of a Trace."""
-
-    latency_ms: float
-    before_ms: float
-    after_ms: float
-    events: int
-    kernels: list[Kernel]
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(kernel.name for kernel in self.kernels)
-
-
 def trace_gpu(step: Step, inputs: Sequence[Inputs], calls: int) -> Trace:
     recorded = record(step, inputs, calls, ProfilerActivity.CUDA)
     named = record(step, inputs, FEWEST_CALLS, ProfilerActivity.CPU, ProfilerActivity.CUDA)
-    operators = operators_of(named[-1])
-    traced = [gpu_call(call, operators) for call in recorded]
-    return averaged("cuda", traced, host_work(named))
-
-
-def operators_of(call: Call) -> list[tuple[str, str | None]]:
-    """Return each kernel's name and the operator that launched it; None in a CUDA graph."""
-    by_id: dict[int, str] = {}
-    for span in spans_of(call.host):
-        if work_of(span.event.name) == OPERATORS:
-            by_id[span.event.id] = launcher_of(span)
-    return [(event.name, by_id.get(event.id)) for event in call.gpu]
-
-
-def launcher_of(span: Span) -> str:
-    """Return the name of an operator, or of the attention that it is a part of: without its own
-    kernel, attention consists of matrix products and others."""
-    above: Span | None = span
-    while above is not None:
-        if ATTENTION in above.event.name:
-            return above.event.name
-        above = above.parent
-    return span.event.name
-
-
-def gpu_call(call: Call, operators: Sequence[tuple[str, str | None]]) -> TracedCall:
-    """Return what ran in a call. `operators`: of the same kernels in a call in which operators were
-    recorded; they are unknown if it launched others."""
-    names = [event.name for event in call.gpu]
-    if names != [name for name, _ in operators]:
-        operators = [(name, None) for name in names]
-    kernels = []
-    end = call.gpu[0].start if call.gpu else call.start
-    for event, (_, operator) in zip(call.gpu, operators, strict=True):
-        gap = max(0, event.start - end)
-        added = max(0, event.end - max(event.start, end))
-        end = max(end, event.end)
-        launch = ", ".join(f"{what} {size}" for what, size in LAUNCH.findall(event.launch))
-        ns = event.end - event.start
-        kernels.append(Kernel(event.name, launch, operator, ns / 1e6, added / 1e6, gap / 1e6))
-    before = call.gpu[0].start - call.start if call.gpu else 0
-    return traced_call(call, before, end, kernels)
+    trace = averaged([traced("cuda", call, call.gpu) for call in recorded])
+    return replace(with_operators(trace, named[-1]), host=host_work(named))
 
 
 def trace_cpu(step: Step, inputs: Sequence[Inputs], calls: int) -> Trace:
     recorded = record(step, inputs, calls, ProfilerActivity.CPU)
-    return averaged("cpu", [cpu_call(call) for call in recorded], host_work(recorded))
+    traces = [traced("cpu", call, list(filter(is_operator, call.host))) for call in recorded]
+    return replace(averaged(traces), host=host_work(recorded))
 
 
-def cpu_call(call: Call) -> TracedCall:
-    """Return the operators of a call, each without the time of those that it calls."""
-    spans = [span for span in spans_of(call.host) if is_work_on_cpu(span.event.name)]
-    kernels: list[Kernel] = []
-    end = call.start
-    for span in spans:
-        outermost = span
-        above = span.parent
-        while above is not None:
-            if is_work_on_cpu(above.event.name):
-                outermost = above
-            above = above.parent
-        gap = 0
-        if outermost is span:
-            gap = max(0, span.event.start - end)
-            end = max(end, span.event.end)
-        name, own = kernel_name(span.event.name), span.own / 1e6
-        if not kernels:
-            gap = 0  # this is the time before the first one
-        kernels.append(Kernel(name, "", kernel_name(outermost.event.name), own, own, gap / 1e6))
-    before = spans[0].event.start - call.start if spans else 0
-    return traced_call(call, before, end, kernels)
+def is_operator(event: Event) -> bool:
+    """Return whether the model's work on the CPU is done in this event itself."""
+    return work_of(event) == OPERATORS or event.name.startswith(COMPILED_GRAPH)
 
 
-def is_work_on_cpu(name: str) -> bool:
-    """Return whether the model's work is done in this event itself."""
-    return work_of(name) == OPERATORS or name.startswith(COMPILED_GRAPH)
-
-
-def kernel_name(event_name: str) -> str:
-    return FUSED_LOOPS if event_name.startswith(COMPILED_GRAPH) else event_name
-
-
-def traced_call(call: Call, before: int, end: int, kernels: list[Kernel]) -> TracedCall:
-    """Return a call whose first kernel started `before` ns after it, and whose last one ended at
-    `end`."""
-    after = max(0, call.end - end)
-    events = len(call.host) + len(call.gpu)
-    return TracedCall(call.ns / 1e6, before / 1e6, after / 1e6, events, kernels)
-
-
-def averaged(device: str, calls: Sequence[TracedCall], host: dict[str, float]) -> Trace:
-    """Return the mean of the faster half of the calls with the most usual kernels. Raises
-    UnsupportedError."""
-    ((kinds, _),) = Counter(call.kinds for call in calls).most_common(1)
-    if not kinds:
-        raise UnsupportedError("the profiler recorded nothing")
-    if len(kinds) > MOST_KERNELS:
-        raise UnsupportedError(f"a call runs more than {MOST_KERNELS:,} kernels")
-    alike = sorted((call for call in calls if call.kinds == kinds), key=attrgetter("latency_ms"))
-    faster = alike[: math.ceil(len(alike) / 2)]
-    kernels: list[Kernel] = []
-    for same in zip(*(call.kernels for call in faster), strict=True):
-        kernels.append(
-            replace(
-                same[0],
-                ms=statistics.fmean(kernel.ms for kernel in same),
-                added_ms=statistics.fmean(kernel.added_ms for kernel in same),
-                gap_ms=statistics.fmean(kernel.gap_ms for kernel in same),
-            )
-        )
+def traced(device: str, call: Call, events: Sequence[Event]) -> Trace:
+    """Return the trace of a single call, without what the host did. `events`: on the GPU, or those
+    of operators on the CPU, whose times are without those that they call."""
+    start, end = call.whole.start, call.whole.end
+    if events:
+        start = end = events[0].start
+    kernels = []
+    for event in events:
+        gap = max(0, event.start - end)
+        if device == "cpu":
+            added = event.own
+            *_, outermost = filter(is_operator, event.lineage)
+            operator = kernel_name(outermost)
+        else:
+            added = max(0, event.end - max(event.start, end))
+            operator = None  # see `with_operators`
+        end = max(end, event.end)
+        launch = ", ".join(f"{what} {size}" for what, size in LAUNCH.findall(event.launch))
+        times_ms = event.own / 1e6, added / 1e6, gap / 1e6
+        kernels.append(Kernel(kernel_name(event), launch, operator, *times_ms))
     return Trace(
         device=device,
-        calls=len(calls),
-        latency_ms=statistics.fmean(call.latency_ms for call in faster),
-        before_ms=statistics.fmean(call.before_ms for call in faster),
-        after_ms=statistics.fmean(call.after_ms for call in faster),
-        events=round(statistics.fmean(call.events for call in faster)),
+        calls=1,
+        latency_ms=(call.whole.end - call.whole.start) / 1e6,
+        before_ms=(start - call.whole.start) / 1e6,
+        after_ms=max(0, call.whole.end - end) / 1e6,
+        events=len(call.host) + len(call.gpu),
         kernels=tuple(kernels),
-        host=host,
+        host={},
     )
+
+
+def kernel_name(event: Event) -> str:
+    return FUSED_LOOPS if event.name.startswith(COMPILED_GRAPH) else event.name
+
+
+def with_operators(trace: Trace, named: Call) -> Trace:
+    """Return the trace with the operators that launched its kernels, if a call in which operators
+    were recorded launched the same ones. They are unknown in CUDA graphs."""
+    if [event.name for event in named.gpu] != [kernel.name for kernel in trace.kernels]:
+        return trace
+    operators = {
+        event.id: launcher_of(event) for event in named.host if work_of(event) == OPERATORS
+    }
+    kernels = []
+    for kernel, event in zip(trace.kernels, named.gpu, strict=True):
+        kernels.append(replace(kernel, operator=operators.get(event.id)))
+    return replace(trace, kernels=tuple(kernels))
+
+
+def launcher_of(operator: Event) -> str:
+    """Return the name of an operator, or of the attention that it is a part of: without its own
+    kernel, attention consists of matrix products and others."""
+    for event in operator.lineage:
+        if ATTENTION in event.name:
+            return event.name
+    return operator.name
+
+
+Item = TypeVar("Item", Kernel, Trace)
+
+
+def averaged(calls: Sequence[Trace]) -> Trace:
+    """Return the mean of the faster half of the calls with the most usual kernels. Raises
+    UnsupportedError."""
+    by_names = grouped(calls, lambda call: tuple(kernel.name for kernel in call.kernels))
+    names, alike = max(by_names.items(), key=lambda item: len(item[1]))
+    if not names:
+        raise UnsupportedError("the profiler recorded nothing")
+    if len(names) > MOST_KERNELS:
+        raise UnsupportedError(f"a call runs more than {MOST_KERNELS:,} kernels")
+    alike.sort(key=attrgetter("latency_ms"))
+    faster = alike[: math.ceil(len(alike) / 2)]
+    kernels = []
+    for same in zip(*(call.kernels for call in faster), strict=True):
+        kernels.append(mean_of(same, "ms", "added_ms", "gap_ms"))
+    mean = mean_of(faster, "latency_ms", "before_ms", "after_ms", "events")
+    return replace(mean, calls=len(calls), events=round(mean.events), kernels=tuple(kernels))
+
+
+def mean_of(items: Sequence[Item], *fields: str) -> Item:
+    """Return the first item with the mean of these fields."""
+    means: dict[str, Any] = {}
+    for field in fields:
+        means[field] = statistics.fmean(map(attrgetter(field), items))
+    return replace(items[0], **means)

@@ -99,7 +99,9 @@ def largest_parts(store: Store, sweep_id: str) -> dict[ResultKey, str]:
     for traced in store.sweep_traces(sweep_id):
         with suppress(NotTracedError):
             breakdown = Breakdown.of(traced)
-            terms = {name: ms.value for name, ms in breakdown.terms.items() if name != Part.REST}
+            terms = {
+                term.name: term.second_ms for term in breakdown.terms if term.name != Part.REST
+            }
             whole_ms = sum(terms.values()) or 1.0
             texts = []
             for name, ms in sorted(terms.items(), key=lambda term: -term[1]):

@@ -10,16 +10,18 @@ from torch import Tensor, nn
 
 from effbench.core.errors import UnsupportedError
 from effbench.measure.trace import (
+    CALL,
     FUSED_LOOPS,
     Call,
     Event,
     averaged,
-    cpu_call,
-    gpu_call,
     host_work,
-    operators_of,
-    synchronised_windows,
+    is_operator,
+    nest,
+    synchronised_calls,
     take_trace,
+    traced,
+    with_operators,
 )
 
 CPU = torch.device("cpu")
@@ -141,28 +143,36 @@ def kernel(name: str, start: int, end: int, number: int = 0) -> Event:
     return Event(name, start, end, number, LAUNCHED)
 
 
+def gpu_trace(end: int, *gpu: Event, start: int = 0):
+    return traced("cuda", Call(Event("call", start, end), gpu=gpu), gpu)
+
+
+def recorded(end: int, host, gpu=()) -> Call:
+    whole = Event(CALL, 0, end)
+    nest([whole, *host])
+    return Call(whole, host, gpu)
+
+
 def test_kernels_gaps_and_host_time_of_a_gpu_call():
-    call = Call(1000, 9000, gpu=[kernel("a", 3000, 4000), kernel("b", 4500, 6000)])
-    traced = gpu_call(call, [("a", "aten::mm"), ("b", None)])
-    assert (traced.before_ms, traced.after_ms) == (0.002, 0.003)
-    assert [(k.ms, k.gap_ms, k.operator) for k in traced.kernels] == [
-        (0.001, 0.0, "aten::mm"),
-        (0.0015, 0.0005, None),
-    ]
-    assert traced.kernels[0].launch == "grid [8, 1, 1], block [128, 1, 1], shared memory 0"
+    trace = gpu_trace(9000, kernel("a", 3000, 4000), kernel("b", 4500, 6000), start=1000)
+    assert (trace.before_ms, trace.after_ms) == (0.002, 0.003)
+    assert [(k.ms, k.gap_ms) for k in trace.kernels] == [(0.001, 0.0), (0.0015, 0.0005)]
+    assert trace.kernels[0].launch == "grid [8, 1, 1], block [128, 1, 1], shared memory 0"
 
 
 def test_kernels_at_the_same_time_count_once():
     gpu = [kernel("a", 1000, 4000), kernel("b", 2000, 3000), kernel("c", 3500, 5000)]
-    traced = gpu_call(Call(0, 6000, gpu=gpu), [])
-    assert [k.added_ms for k in traced.kernels] == [0.003, 0.0, 0.001]
-    assert [k.ms for k in traced.kernels] == [0.003, 0.001, 0.0015]
-    assert traced.after_ms == 0.001
+    trace = gpu_trace(6000, *gpu)
+    assert [k.added_ms for k in trace.kernels] == [0.003, 0.0, 0.001]
+    assert [k.ms for k in trace.kernels] == [0.003, 0.001, 0.0015]
+    assert trace.after_ms == 0.001
 
 
 def test_operators_of_other_kernels_are_not_taken():
-    traced = gpu_call(Call(0, 100, gpu=[kernel("a", 10, 20)]), [("b", "aten::mm")])
-    assert [k.operator for k in traced.kernels] == [None]
+    host = [Event("aten::mm", 0, 90, 1)]
+    trace = gpu_trace(100, kernel("a", 10, 20))
+    other = with_operators(trace, recorded(100, host, [kernel("b", 10, 20, 1)]))
+    assert [k.operator for k in other.kernels] == [None]
 
 
 def test_which_operator_launched_a_kernel():
@@ -176,7 +186,8 @@ def test_which_operator_launched_a_kernel():
         Event("cudaGraphLaunch", 410, 420, 8),
     ]
     gpu = [kernel("a", 50, 60, 2), kernel("b", 150, 160, 4), kernel("c", 450, 460, 5)]
-    assert operators_of(Call(0, 500, host, gpu)) == [
+    trace = with_operators(gpu_trace(500, *gpu), recorded(500, host, gpu))
+    assert [(k.name, k.operator) for k in trace.kernels] == [
         ("a", "aten::addmm"),
         ("b", "aten::scaled_dot_product_attention"),
         ("c", None),
@@ -186,14 +197,15 @@ def test_which_operator_launched_a_kernel():
 @pytest.mark.parametrize("number", [4, 5])
 def test_a_call_lies_between_two_synchronisations(number):
     host = [Event("cudaDeviceSynchronize", 10 * n, 10 * n + 5, n) for n in range(number)]
-    assert synchronised_windows(host, calls=2) == [(5, 15), (25, 35)]
+    calls = [(call.start, call.end) for call in synchronised_calls(host, calls=2)]
+    assert calls == [(5, 15), (25, 35)]
 
 
 @pytest.mark.parametrize("number", [3, 6, 8])
-def test_a_step_that_synchronises_has_no_windows(number):
+def test_a_step_that_synchronises_has_no_calls(number):
     host = [Event("cudaDeviceSynchronize", 10 * n, 10 * n + 5, n) for n in range(number)]
     with pytest.raises(UnsupportedError, match="synchronises"):
-        synchronised_windows(host, calls=2)
+        synchronised_calls(host, calls=2)
 
 
 def test_host_work_is_without_what_it_calls():
@@ -203,7 +215,7 @@ def test_host_work_is_without_what_it_calls():
         Event("aten::mm", 600, 900, 3),
         Event("cudaLaunchKernel", 700, 800, 4),
     ]
-    work = host_work([Call(0, 2000, host=host)])
+    work = host_work([recorded(2000, host)])
     assert work == pytest.approx(
         {
             "Python": 0.0008,
@@ -220,20 +232,20 @@ def test_the_time_of_an_operator_is_without_those_that_it_calls():
         Event("aten::linear", 100, 500, 1),
         Event("aten::addmm", 200, 400, 2),
         Event("aten::gelu", 600, 700, 3),
+        Event("cudaLaunchKernel", 620, 630, 4),
     ]
-    traced = cpu_call(Call(0, 1000, host=host))
-    assert [(k.name, k.ms, k.gap_ms) for k in traced.kernels] == [
-        ("aten::linear", 0.0002, 0.0),
-        ("aten::addmm", 0.0002, 0.0),
-        ("aten::gelu", 0.0001, 0.0001),
+    trace = traced("cpu", recorded(1000, host), list(filter(is_operator, host)))
+    assert [(k.name, k.operator, k.ms, k.gap_ms) for k in trace.kernels] == [
+        ("aten::linear", "aten::linear", 0.0002, 0.0),
+        ("aten::addmm", "aten::linear", 0.0002, 0.0),
+        ("aten::gelu", "aten::gelu", 0.00009, 0.0001),
     ]
-    assert (traced.before_ms, traced.after_ms) == (0.0001, 0.0003)
+    assert (trace.before_ms, trace.after_ms) == (0.0001, 0.0003)
 
 
 def test_the_faster_half_of_the_calls_counts():
-    calls = [
-        gpu_call(Call(0, end, gpu=[kernel("a", 10, 20)]), []) for end in (1000, 1100, 5000, 9000)
-    ]
-    trace = averaged("cuda", calls, {})
+    calls = [gpu_trace(end, kernel("a", 10, 20)) for end in (1000, 1100, 5000, 9000)]
+    trace = averaged(calls)
     assert trace.latency_ms == pytest.approx(0.00105)
+    assert trace.calls == 4
     assert adds_up(trace)

@@ -148,8 +148,8 @@ def choices_of(side: Side, sides: Sequence[Side], best: Collection[ResultKey]) -
     alone = {
         "digits": digits_of(latency_ms),
         "second_ms": latency_ms,
-        "terms": side.terms(terms_between({}, breakdown.times)),
-        "host": side.terms(terms_between({}, breakdown.host)),
+        "terms": side.terms(breakdown.terms),
+        "host": side.terms(terms_between([], breakdown.host)),
     }
     return [*choices, alone]
 
