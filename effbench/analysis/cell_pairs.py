@@ -3,11 +3,12 @@ two sides that agree in everything else, or the reference mode with the best mod
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from effbench.analysis.compare import find
-from effbench.analysis.explain import default_pairs
+from effbench.analysis.winners import winners
 from effbench.core.cell import Result
 from effbench.core.environments import OWN, labelled
 from effbench.core.errors import NothingFoundError
@@ -16,6 +17,7 @@ from effbench.core.labels import (
     PLACES,
     LabelledResult,
     LabelledResults,
+    grouped,
     label_rows,
     short_label,
 )
@@ -30,8 +32,8 @@ WHERE = {
     "python": "interpreter",
     "folder": "folder",
 }
-#: Labels that may differ if one of these settings does, or the sweep.
-PLACE_LABELS = {*PLACES, "sweep", "sweep_id"}
+#: Labels of the sweep, which may differ like those of PLACES if the sweep or one of WHERE does.
+SWEEP = ("sweep", "sweep_id")
 #: Most cells that a message names.
 MOST_NAMES = 8
 
@@ -49,13 +51,6 @@ class Request:
     second: Words
     common: Words
 
-    @property
-    def differing(self) -> set[str]:
-        """The settings in which the sides of a pair may differ, without what follows a dot."""
-        if not self.first:
-            return {"mode"}
-        return {name.partition(".")[0] for name in (*self.first, *self.second)}
-
 
 @dataclass(frozen=True)
 class CellPair:
@@ -64,22 +59,34 @@ class CellPair:
     first: LabelledResult
     second: LabelledResult
 
+    @cached_property
+    def differing(self) -> set[str]:
+        """What differs: labels, mode and sweep."""
+        different = words_of(self.first).items() ^ words_of(self.second).items()
+        names = {name for name, _ in different}
+        if "sweep" in names:
+            names.discard("sweep_id")
+        return names
+
     @property
     def first_name(self) -> str:
         """What distinguishes the first side: `eager`, or `dtype=float32`."""
-        return " ".join(different_words(self.first, self.second).values())
+        return self._name_of(self.first)
 
     @property
     def second_name(self) -> str:
-        return " ".join(different_words(self.second, self.first).values())
+        return self._name_of(self.second)
+
+    def _name_of(self, row: LabelledResult) -> str:
+        words = words_of(row).items()
+        return " ".join(word for name, word in words if name in self.differing)
 
     @property
     def cell(self) -> str:
         """What both sides have in common: `mlp bs=8`."""
-        different = different_words(self.first, self.second)
         words = []
         for name, word in words_of(self.first).items():
-            if name not in (*different, "sweep", "sweep_id") and not word.endswith(ABSENT):
+            if name not in (*self.differing, *SWEEP) and not word.endswith(ABSENT):
                 words.append(word)
         return " ".join(words)
 
@@ -91,39 +98,45 @@ def words_of(row: LabelledResult) -> dict[str, str]:
     return {**words, "model": row.model, "mode": row.mode_label, "sweep": sweep}
 
 
-def different_words(row: LabelledResult, other: LabelledResult) -> dict[str, str]:
-    """Return the words of a row that another one does not have."""
-    others = words_of(other)
-    different = {name: word for name, word in words_of(row).items() if word != others[name]}
-    if "sweep" in different:
-        different.pop("sweep_id", None)
-    return different
-
-
 def pairs_for(store: Store, request: Request) -> list[CellPair]:
     """Return the pairs of cells that a request means, in the order of the tables. Raises
     NothingFoundError if there is none."""
     sides = [{**request.common, **words} for words in (request.first, request.second)]
-    sweeps = [find(store, words["sweep"]) for words in sides]
-    results = store.results(*(sweep.id for sweep in sweeps))
+    sweeps = [find(store, words["sweep"]).id for words in sides]
+    results = store.results(*sweeps)
     environments = store.environments({row.environment_id for row in results})
     rows = label_rows(labelled(results, environments))
-    first, second = (
-        [row for row in rows if row.sweep_id == sweep.id and has_settings(row, words)]
-        for sweep, words in zip(sweeps, sides, strict=True)
-    )
-    if not request.second:
-        pairs = [CellPair(pair.reference, pair.best) for pair in default_pairs(second)]
+    first = [row for row in rows if row.sweep_id == sweeps[0] and has_settings(row, sides[0])]
+    second = [row for row in rows if row.sweep_id == sweeps[1] and has_settings(row, sides[1])]
+    differing = {"mode"}
+    if request.first:
+        differing = {name.partition(".")[0] for name in (*request.first, *request.second)}
+        pairs = pairs_between(first, second, differing)
+    elif request.second:
+        pairs = pairs_between([row for row in first if row.is_baseline], second, differing)
     else:
-        if not request.first:
-            first = [row for row in first if row.is_baseline]
-        pairs = pairs_between(first, second, request.differing)
+        pairs = default_pairs(second)
     if not pairs:
         names = listed([row.name for row in rows], MOST_NAMES) or "nothing"
         raise NothingFoundError(
-            f"explain: no cells fit both sides and differ only in"
-            f" {', '.join(sorted(request.differing))}\nmeasured: {names}"
+            f"explain: no cells fit both sides and differ only in {', '.join(sorted(differing))}"
+            f"\nmeasured: {names}"
         )
+    return pairs
+
+
+def default_pairs(results: Iterable[Result]) -> list[CellPair]:
+    """Return the reference mode with the best other mode for each point of a sweep (model, other
+    swept parameters, bs): the one that wins, or else the fastest."""
+    pairs = []
+    points = grouped(label_rows(results), lambda row: tuple(row.labels.items()))
+    for point in points.values():
+        ok = [row for row in point if row.is_ok and row.latency_ms is not None]
+        by_latency = sorted(ok, key=lambda row: row.latency_ms or 0.0)
+        references = [row for row in ok if row.is_baseline]
+        others = [row for row in winners(ok, "speedup") + by_latency if not row.is_baseline]
+        if references and others:
+            pairs.append(CellPair(references[0], others[0]))
     return pairs
 
 
@@ -149,14 +162,15 @@ def pairs_between(
     partners of a row those that differ in the fewest labels."""
     settings = set(differing)
     if not settings.isdisjoint({"sweep", *WHERE}):
-        settings |= PLACE_LABELS
+        settings |= {*PLACES, *SWEEP}
     pairs = []
     for row in first:
         partners: dict[int, list[CellPair]] = {}
         for other in second:
-            different = different_words(row, other)
-            if different and settings.issuperset(name.partition(".")[0] for name in different):
-                partners.setdefault(len(different), []).append(CellPair(row, other))
+            pair = CellPair(row, other)
+            names = {name.partition(".")[0] for name in pair.differing}
+            if names and names <= settings:
+                partners.setdefault(len(pair.differing), []).append(pair)
         if partners:
             pairs += partners[min(partners)]
     return pairs

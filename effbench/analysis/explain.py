@@ -25,10 +25,9 @@ from effbench.analysis.kernel_changes import (
     with_operators,
 )
 from effbench.analysis.kernel_classes import NOUNS, KernelClass, class_of
-from effbench.analysis.winners import winners
-from effbench.core.cell import Result, Trial
+from effbench.core.cell import Trial
 from effbench.core.errors import NothingFoundError
-from effbench.core.labels import LabelledResult, grouped, label_rows
+from effbench.core.labels import grouped
 from effbench.core.printable import count, listed, one_line
 from effbench.core.trace import Trace
 from effbench.stats.intervals import Interval, t_quantile
@@ -456,29 +455,3 @@ def digits_of(ms: float) -> int:
     if ms == 0:
         return 3
     return min(6, max(0, 2 - math.floor(math.log10(abs(ms)))))
-
-
-# --- which cells
-
-
-@dataclass(frozen=True)
-class ExplainedPair:
-    """The reference mode and the mode to explain at a point."""
-
-    reference: LabelledResult
-    best: LabelledResult
-
-
-def default_pairs(results: Iterable[Result]) -> list[ExplainedPair]:
-    """Return the reference mode with the best other mode for each point of a sweep (model, other
-    swept parameters, bs): the one that wins, or else the fastest."""
-    pairs = []
-    points = grouped(label_rows(results), lambda row: tuple(row.labels.items()))
-    for point in points.values():
-        ok = [row for row in point if row.is_ok and row.latency_ms is not None]
-        by_latency = sorted(ok, key=lambda row: row.latency_ms or 0.0)
-        references = [row for row in ok if row.is_baseline]
-        others = [row for row in winners(ok, "speedup") + by_latency if not row.is_baseline]
-        if references and others:
-            pairs.append(ExplainedPair(references[0], others[0]))
-    return pairs

@@ -57,26 +57,20 @@ def run(args: argparse.Namespace) -> int:
 def request_of(texts: Sequence[str], sweep: str) -> Request:
     """Return which cells the words mean: two words with the same setting are the sides; a bare word
     is a mode. Raises UsageError."""
-    words = [settings_of(text) for text in texts]
+    words = [dict(word.split("=", 1) for word in options.side_of(text)) for text in texts]
     first: Words = {}
     second: Words = {}
+    if texts and "=" not in texts[0]:
+        second = words[0]
     for one, other in combinations(words, 2):
-        if not one.keys().isdisjoint(other):
+        if one.keys() & other.keys():
             first, second = one, other
             break
-    if not first and texts and "=" not in texts[0]:
-        second = words[0]
     common = {"sweep": sweep}
     for settings in words:
         if settings is not first and settings is not second:
             common |= settings
     return Request(first, second, common)
-
-
-def settings_of(text: str) -> dict[str, str]:
-    """Return the settings of a word, or of several in quotes."""
-    words = options.side_of(text)
-    return dict(word.split("=", 1) for word in words)
 
 
 def explain(store: Store, pair: CellPair) -> PairReport:

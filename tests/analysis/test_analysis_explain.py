@@ -9,13 +9,13 @@ import pytest
 from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, steps
 from test_analysis_explain_kernels import ADD, COPY, GELU, LARGE, SMALL, TEMPLATE, a_kernel
 
+from effbench.analysis.cell_pairs import default_pairs
 from effbench.analysis.explain import (
     TERMS,
     Breakdown,
     Explanation,
     NotTracedError,
     Part,
-    default_pairs,
     difference_of,
     without_tracing,
 )
@@ -373,7 +373,7 @@ def test_intervals_of_differences_are_welchs():
 def pair_of(made, cells):
     sweep = made.sweep(cells)
     with Store.open(made.path) as store:
-        return [(it.reference.mode, it.best.mode) for it in default_pairs(store.results(sweep))]
+        return [(pair.first.mode, pair.second.mode) for pair in default_pairs(store.results(sweep))]
 
 
 def test_the_default_pair_is_the_reference_and_the_best_mode(made):

@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
+from effbench.analysis.cell_pairs import default_pairs
 from effbench.analysis.explain import (
     Breakdown,
     Explanation,
     NotTracedError,
     Term,
-    default_pairs,
     digits_of,
     terms_between,
     title_of,
@@ -104,9 +104,9 @@ def best_comparisons(device_sweep: DeviceSweep, most: int) -> dict[Hashable, Com
     with Store.open(device_sweep.database, mode="read") as store:
         if store.traced_results(device_sweep.sweep.id):
             for pair in default_pairs(device_sweep.rows)[:most]:
-                sides = read_sides(store, [pair.reference, pair.best])
+                sides = read_sides(store, [pair.first, pair.second])
                 if len(sides) == 2:
-                    comparisons[point_of(pair.best)] = Comparison(*sides)
+                    comparisons[point_of(pair.second)] = Comparison(*sides)
     return comparisons
 
 
@@ -123,7 +123,7 @@ def write_files(folder: PageFolder) -> dict[ResultKey, str]:
     with Store.open(device_sweep.database, mode="read") as store:
         traced = set(store.traced_results(device_sweep.sweep.id))
         rows = [row for row in device_sweep.rows if key_of(row) in traced]
-        best = {key_of(pair.best) for pair in default_pairs(rows)}
+        best = {key_of(pair.second) for pair in default_pairs(rows)}
         for number, of_point in enumerate(grouped(rows, point_of).values()):
             sides = read_sides(store, of_point)
             cells = {side.row.cell_key: choices_of(side, sides, best) for side in sides}
