@@ -19,6 +19,7 @@ from functools import cached_property
 from itertools import chain
 
 from effbench.analysis.kernel_changes import (
+    FUSION,
     ChangeKind,
     KernelChange,
     changes_between,
@@ -70,8 +71,6 @@ class Part(StrEnum):
     REST = "not explained"
 
 
-#: All terms, in the order of a call.
-TERMS = (Part.BEFORE, Part.GAPS, *KernelClass, Part.AFTER, Part.REST)
 #: Names of terms on the CPU.
 ON_CPU = {
     Part.BEFORE.value: "Python before the first operator",
@@ -98,13 +97,13 @@ def difference_of(first: Sequence[float], second: Sequence[float]) -> Interval:
     difference = statistics.fmean(second) - statistics.fmean(first)
     if min(len(first), len(second)) < 2:
         return Interval(difference)
-    errors = [statistics.variance(values) / len(values) for values in (first, second)]
-    error = sum(errors)
+    old = statistics.variance(first) / len(first)
+    new = statistics.variance(second) / len(second)
     half = 0.0
-    if error > 0:
-        old, new = (part / error for part in errors)
-        df = 1 / (old**2 / (len(first) - 1) + new**2 / (len(second) - 1))
-        half = t_quantile(df) * math.sqrt(error)
+    if old + new > 0:
+        shares = (old / (old + new)) ** 2, (new / (old + new)) ** 2
+        df = 1 / (shares[0] / (len(first) - 1) + shares[1] / (len(second) - 1))
+        half = t_quantile(df) * math.sqrt(old + new)
     return Interval(difference, difference - half, difference + half)
 
 
@@ -246,12 +245,11 @@ def scaled(
 
 def times_of(trace: Trace, latency_ms: float) -> Times:
     """Return the ms of each term; together they are `latency_ms`."""
-    times: dict[str, float] = dict.fromkeys(TERMS, 0.0)
-    times[Part.BEFORE] = trace.before_ms
-    times[Part.GAPS] = trace.gap_ms
-    times[Part.AFTER] = trace.after_ms
+    times: dict[str, float] = {Part.BEFORE: trace.before_ms, Part.GAPS: trace.gap_ms}
+    times |= dict.fromkeys(KernelClass, 0.0)
     for kernel in trace.kernels:
         times[class_of(kernel)] += kernel.added_ms
+    times[Part.AFTER] = trace.after_ms
     times[Part.REST] = latency_ms - math.fsum(times.values())
     return times
 
@@ -288,9 +286,13 @@ class Explanation:
         return cls(old.compared_with(new), new.compared_with(old))
 
     @cached_property
+    def latency(self) -> Term:
+        """The mean latencies: the sums of the terms."""
+        return term_between("latency", self.first.latencies_ms, self.second.latencies_ms)
+
+    @property
     def difference_ms(self) -> Interval:
-        """The difference of the mean latencies: the sum of the terms."""
-        return difference_of(self.first.latencies_ms, self.second.latencies_ms)
+        return self.latency.ms
 
     @cached_property
     def terms(self) -> list[Term]:
@@ -322,9 +324,9 @@ class Explanation:
     def certain_terms(self) -> list[Term]:
         """The terms that explain a part of the difference or reduce it, largest first; none if it
         is not significant."""
-        if not is_certain(self.difference_ms, FLOOR * self.first.latency_ms.value):
+        if not self.is_significant:
             return []
-        whole = abs(self.difference_ms.value)
+        whole = abs(self.latency.ms.value)
         certain = []
         for term in by_size(self.terms):
             is_large = abs(term.ms.value) > SMALL * whole
@@ -333,10 +335,14 @@ class Explanation:
         return certain
 
     @property
+    def is_significant(self) -> bool:
+        return is_certain(self.latency.ms, FLOOR * self.latency.first_ms)
+
+    @property
     def cause(self) -> str | None:
         """The largest term in the direction of the difference, on one line: `1 copy operation is
         new (Memcpy DtoD): +0.11 of +0.13 ms`. None if no term is certain."""
-        whole = self.difference_ms.value
+        whole = self.latency.ms.value
         digits = digits_of(whole)
         for term in self.certain_terms:
             if term.ms.value * whole > 0:
@@ -347,14 +353,13 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """The difference and its causes."""
-        old = self.first.latency_ms.value
-        new = self.second.latency_ms.value
-        whole = self.difference_ms
-        if not is_certain(whole, FLOOR * old):
+        first, second = self.first.name, self.second.name
+        old, new, whole = self.latency.first_ms, self.latency.second_ms, self.latency.ms
+        if not self.is_significant:
             digits = digits_of(old)
             return (
-                f"{self.second.name} takes {new:.{digits}f} ms and {self.first.name}"
-                f" {old:.{digits}f} ms: the difference is not significant."
+                f"{second} takes {new:.{digits}f} ms and {first} {old:.{digits}f} ms: the"
+                " difference is not significant."
             )
         digits = digits_of(whole.value)
         reasons = []
@@ -368,9 +373,8 @@ class Explanation:
         more = "longer" if whole.value > 0 else "less"
         end = " A single trial has no intervals." if whole.low is None else ""
         return (
-            f"{self.second.name} takes {abs(whole.value):.{digits}f} ms {more} than"
-            f" {self.first.name} ({new:.{digits}f} instead of {old:.{digits}f} ms):"
-            f" {', '.join(reasons)}.{end}"
+            f"{second} takes {abs(whole.value):.{digits}f} ms {more} than {first}"
+            f" ({new:.{digits}f} instead of {old:.{digits}f} ms): {', '.join(reasons)}.{end}"
         )
 
     def reason(self, term: Term) -> str:
@@ -417,12 +421,17 @@ def terms_between(first: Sequence[Times], second: Sequence[Times]) -> list[Term]
     no time."""
     terms = []
     for name in dict.fromkeys(chain.from_iterable([*first, *second])):
-        old = [times.get(name, 0.0) for times in first] or NOTHING_MS
+        old = [times.get(name, 0.0) for times in first]
         new = [times.get(name, 0.0) for times in second]
         if any(old) or any(new):
-            means = statistics.fmean(old), statistics.fmean(new)
-            terms.append(Term(name, *means, difference_of(old, new)))
+            terms.append(term_between(name, old or NOTHING_MS, new))
     return terms
+
+
+def term_between(name: str, first: Sequence[float], second: Sequence[float]) -> Term:
+    """Return the difference of a part. `first`, `second`: its ms in each trial."""
+    means = statistics.fmean(first), statistics.fmean(second)
+    return Term(name, *means, difference_of(first, second))
 
 
 def by_size(terms: Iterable[Term]) -> list[Term]:
@@ -437,10 +446,8 @@ def predicate_of(changes: Sequence[KernelChange]) -> str:
     """Return what happened to kernels by changes of one kind, largest first: `new (Memcpy DtoD)`,
     `no longer fused into matrix products`."""
     kind = changes[0].kind
-    if kind in (ChangeKind.FUSED, ChangeKind.NO_LONGER_FUSED):
-        if changes[0].into is None:
-            return kind
-        return f"{kind} into {changes[0].into}"
+    if kind in FUSION.values():
+        return changes[0].what
     names = []
     for change in changes:
         name = change.second_name or change.first_name

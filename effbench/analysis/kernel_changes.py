@@ -98,6 +98,13 @@ class KernelChange:
     def ms(self) -> float:
         return self.second_ms - self.first_ms
 
+    @property
+    def what(self) -> str:
+        """What happened: `no longer fused into matrix products`."""
+        if self.into is None:
+            return self.kind
+        return f"{self.kind} into {self.into}"
+
 
 def changes_between(first: Trace, second: Trace) -> list[KernelChange]:
     """Return the kernels that differ, one row for each kind of change and kernel, largest

@@ -20,8 +20,10 @@ MOST_KERNELS = 10_000
 BYTES_LIMIT = 2**20
 #: A time of this many ms or more is damaged.
 MOST_MS = 1e12
-#: Digits of a stored time in ms: nanoseconds.
+#: Digits of a time in ms: nanoseconds.
 DIGITS = 6
+#: Fields of a kernel that hold times.
+KERNEL_TIMES = ("ms", "added_ms", "gap_ms")
 
 
 class DamagedTraceError(ValueError):
@@ -76,25 +78,13 @@ class Trace:
 
     def to_json(self) -> dict[str, Any]:
         """Return columns of the kernels, and each different name, launch and operator once."""
-        kinds: dict[tuple[str, str, str | None], int] = {}
-        order = []
-        for kernel in self.kernels:
-            kind = (kernel.name, kernel.launch, kernel.operator)
-            order.append(kinds.setdefault(kind, len(kinds)))
-        return {
-            "device": self.device,
-            "calls": self.calls,
-            "latency_ms": round(self.latency_ms, DIGITS),
-            "before_ms": round(self.before_ms, DIGITS),
-            "after_ms": round(self.after_ms, DIGITS),
-            "events": self.events,
-            "host": {name: round(ms, DIGITS) for name, ms in self.host.items()},
-            "kinds": list(kinds),
-            "order": order,
-            "ms": [round(kernel.ms, DIGITS) for kernel in self.kernels],
-            "added_ms": [round(kernel.added_ms, DIGITS) for kernel in self.kernels],
-            "gap_ms": [round(kernel.gap_ms, DIGITS) for kernel in self.kernels],
-        }
+        kinds = [(kernel.name, kernel.launch, kernel.operator) for kernel in self.kernels]
+        numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+        data = vars(self) | {"kinds": list(numbers), "order": [numbers[kind] for kind in kinds]}
+        for column in KERNEL_TIMES:
+            data[column] = [getattr(kernel, column) for kernel in data["kernels"]]
+        del data["kernels"]
+        return data
 
     @classmethod
     def from_json(cls, data: Any) -> Trace:
@@ -102,14 +92,11 @@ class Trace:
         try:
             if len(data["order"]) > MOST_KERNELS:
                 raise ValueError(f"more than {MOST_KERNELS:,} kernels")
-            kinds = [checked_kind(kind) for kind in data["kinds"]]
-            times = zip(data["ms"], data["added_ms"], data["gap_ms"], strict=True)
+            kinds = [checked_kind(*kind) for kind in data["kinds"]]
+            columns = [map(finite, data[column]) for column in KERNEL_TIMES]
             kernels = []
-            for number, (ms, added_ms, gap_ms) in zip(data["order"], times, strict=True):
-                name, launch, operator = kinds[number]
-                kernels.append(
-                    Kernel(name, launch, operator, finite(ms), finite(added_ms), finite(gap_ms))
-                )
+            for number, *times in zip(data["order"], *columns, strict=True):
+                kernels.append(Kernel(*kinds[number], *times))
             return cls(
                 device=str(data["device"]),
                 calls=int(data["calls"]),
@@ -139,8 +126,7 @@ class Trace:
             raise DamagedTraceError(f"no trace: {error!r}") from error
 
 
-def checked_kind(kind: Any) -> tuple[str, str, str | None]:
-    name, launch, operator = kind
+def checked_kind(name: Any, launch: Any, operator: Any) -> tuple[str, str, str | None]:
     if operator is not None:
         operator = encodable(str(operator))
     return encodable(str(name)), encodable(str(launch)), operator

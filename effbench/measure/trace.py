@@ -11,7 +11,6 @@ import itertools
 import math
 import statistics
 import warnings
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from torch.profiler import ProfilerActivity
 
 from effbench.core.errors import UnsupportedError
 from effbench.core.labels import grouped
-from effbench.core.trace import MOST_KERNELS, Kernel, Trace
+from effbench.core.trace import DIGITS, MOST_KERNELS, Kernel, Trace
 from effbench.measure.profile import LAUNCH
 from effbench.models.inputs import Inputs, Step
 
@@ -103,8 +102,12 @@ def take_trace(
     calls = round(1000 * TRACED_S / latency_ms)
     calls = max(FEWEST_CALLS, min(MOST_CALLS, calls))
     if device.type == "cuda":
-        return trace_gpu(step, inputs, calls)
-    return trace_cpu(step, inputs, calls)
+        recorded = record(step, inputs, calls, ProfilerActivity.CUDA)
+        named = record(step, inputs, FEWEST_CALLS, ProfilerActivity.CPU, ProfilerActivity.CUDA)
+    else:
+        recorded = named = record(step, inputs, calls, ProfilerActivity.CPU)
+    trace = averaged([traced(call, device.type) for call in recorded])
+    return replace(with_operators(trace, named[-1]), host=host_work(named))
 
 
 # --- recording
@@ -128,9 +131,9 @@ def record(
                     step(*args, **kwargs)
                     if on_cuda:
                         torch.cuda.synchronize()
-        recorded = trace.profiler.kineto_results.events()
+        events = trace.profiler.kineto_results.events()
     host, gpu = [], []
-    for event in recorded:
+    for event in events:
         start = event.start_ns()
         end = start + event.duration_ns()
         if event.device_type() == DeviceType.CUDA:
@@ -145,8 +148,11 @@ def record(
         wholes = [event for event in host if event.name == CALL]
     else:
         wholes = synchronised_calls(host, calls + 1)
-    inside = [event for event in host if event.name != CALL]
-    return [Call(whole, during(whole, inside), during(whole, gpu)) for whole in wholes[1:]]
+    recorded = []
+    for whole in wholes[1:]:
+        inside = [event for event in during(whole, host) if event is not whole]
+        recorded.append(Call(whole, inside, during(whole, gpu)))
+    return recorded
 
 
 def synchronised_calls(host: Sequence[Event], calls: int) -> list[Event]:
@@ -158,11 +164,9 @@ def synchronised_calls(host: Sequence[Event], calls: int) -> list[Event]:
     return [Event(CALL, ends[2 * number], ends[2 * number + 1]) for number in range(calls)]
 
 
-def during(whole: Event, events: Sequence[Event]) -> Sequence[Event]:
-    """Return the events that start in this one; `events` are in order of their start."""
-    first = bisect_left(events, whole.start, key=attrgetter("start"))
-    last = bisect_left(events, whole.end, key=attrgetter("start"))
-    return events[first:last]
+def during(whole: Event, events: Iterable[Event]) -> list[Event]:
+    """Return the events that start in this one."""
+    return [event for event in events if whole.start <= event.start < whole.end]
 
 
 def nest(events: Iterable[Event]) -> None:
@@ -184,7 +188,7 @@ def host_work(calls: Sequence[Call]) -> dict[str, float]:
     for call in calls:
         for event in (call.whole, *call.host):
             spent_ns[work_of(event)] += event.own
-    return {name: ns / len(calls) / 1e6 for name, ns in spent_ns.most_common()}
+    return {name: round(ns / len(calls) / 1e6, DIGITS) for name, ns in spent_ns.most_common()}
 
 
 def work_of(event: Event) -> str:
@@ -197,40 +201,29 @@ def work_of(event: Event) -> str:
 # --- what ran
 
 
-def trace_gpu(step: Step, inputs: Sequence[Inputs], calls: int) -> Trace:
-    recorded = record(step, inputs, calls, ProfilerActivity.CUDA)
-    named = record(step, inputs, FEWEST_CALLS, ProfilerActivity.CPU, ProfilerActivity.CUDA)
-    trace = averaged([traced("cuda", call, call.gpu) for call in recorded])
-    return replace(with_operators(trace, named[-1]), host=host_work(named))
-
-
-def trace_cpu(step: Step, inputs: Sequence[Inputs], calls: int) -> Trace:
-    recorded = record(step, inputs, calls, ProfilerActivity.CPU)
-    traces = [traced("cpu", call, list(filter(is_operator, call.host))) for call in recorded]
-    return replace(averaged(traces), host=host_work(recorded))
-
-
 def is_operator(event: Event) -> bool:
     """Return whether the model's work on the CPU is done in this event itself."""
     return work_of(event) == OPERATORS or event.name.startswith(COMPILED_GRAPH)
 
 
-def traced(device: str, call: Call, events: Sequence[Event]) -> Trace:
-    """Return the trace of a single call, without what the host did. `events`: on the GPU, or those
-    of operators on the CPU, whose times are without those that they call."""
+def traced(call: Call, device: str) -> Trace:
+    """Return the trace of a single call, without what the host did. The times of operators on the
+    CPU are without those that they call."""
+    events = call.gpu
+    if device == "cpu":
+        events = list(filter(is_operator, call.host))
     start, end = call.whole.start, call.whole.end
     if events:
         start = end = events[0].start
     kernels = []
     for event in events:
         gap = max(0, event.start - end)
+        added = max(0, event.end - max(event.start, end))
+        operator = None
         if device == "cpu":
             added = event.own
             *_, outermost = filter(is_operator, event.lineage)
             operator = kernel_name(outermost)
-        else:
-            added = max(0, event.end - max(event.start, end))
-            operator = None  # see `with_operators`
         end = max(end, event.end)
         launch = ", ".join(f"{what} {size}" for what, size in LAUNCH.findall(event.launch))
         times_ms = event.own / 1e6, added / 1e6, gap / 1e6
@@ -299,5 +292,5 @@ def mean_of(items: Sequence[Item], *fields: str) -> Item:
     """Return the first item with the mean of these fields."""
     means: dict[str, Any] = {}
     for field in fields:
-        means[field] = statistics.fmean(map(attrgetter(field), items))
+        means[field] = round(statistics.fmean(map(attrgetter(field), items)), DIGITS)
     return replace(items[0], **means)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
 from effbench.analysis.cell_pairs import CellPair
-from effbench.analysis.explain import Explanation, digits_of, title_of
+from effbench.analysis.explain import Explanation, Term, digits_of, title_of
 from effbench.analysis.kernel_changes import KernelChange
 from effbench.core.labels import grouped
 from effbench.core.printable import listed
-from effbench.core.table import Column, Shown, Table, markdown_text
+from effbench.core.table import Column, Record, Shown, Table, markdown_text
 from effbench.core.terminal import PLAIN_WIDTH, Console, escape
 from effbench.render.marks import explain_marks, signed
 from effbench.stats.intervals import Interval
@@ -78,65 +78,66 @@ class PairReport:
         kernels = []
         for change in changes[:MOST_KERNELS]:
             if round(change.ms, digits):
-                label = label_of(change)
-                kernels.append(times(label, change.first_ms, change.second_ms, digits))
-        works = []
-        for work in explanation.host_changes:
-            works.append(times(work.name, work.first_ms, work.second_ms, digits))
-        yield self.table(
-            "part of the latency",
-            self.waterfall(explanation, digits, width),
-            Column("interval", "95 %", numeric=True, optional=True),
-            Column("bar", ""),
-        )
+                kernels.append(times_of(label_of(change), change, digits))
         noun = "operators" if explanation.second.typical.device == "cpu" else "kernels"
+        works = [times_of(work.name, work, digits) for work in explanation.host_changes]
+        yield self.table("part of the latency", self.waterfall(explanation, digits, width))
         yield self.table(f"{noun} that differ ({len(kernels)} of {len(changes)} kinds)", kernels)
         yield self.table("what the host did meanwhile", works)
 
-    def table(self, title: str, rows: list[list[Any]], *more: Column) -> Table:
-        """Return a table of labels with the times on both sides, and `more` columns."""
+    def table(self, title: str, rows: list[Record]) -> Table:
         columns = [
             Column("label", title),
             Column("first", f"{self.pair.first_name} ms", numeric=True),
             Column("second", f"{self.pair.second_name} ms", numeric=True),
             Column("difference", numeric=True),
-            *more,
+            Column("interval", "95 %", numeric=True, optional=True),
+            Column("bar", "", optional=True),
         ]
-        return Table.of(columns, rows)
+        return Table(columns, rows)
 
-    def waterfall(self, explanation: Explanation, digits: int, width: int) -> list[list[Any]]:
+    def waterfall(self, explanation: Explanation, digits: int, width: int) -> list[Record]:
         """Return rows from the latency of the first side to that of the second one, with bars that
         continue each other."""
-        old = explanation.first.latency_ms.value
-        new = explanation.second.latency_ms.value
-        device = explanation.second.typical.device
-        levels = list(accumulate([old, *(term.ms.value for term in explanation.terms)]))
-        room = width - OTHER_COLUMNS - len(self.pair.first_name) - len(self.pair.second_name)
+        latency = explanation.latency
+        first, second = self.pair.first_name, self.pair.second_name
+        levels = [latency.first_ms]
+        for term in explanation.terms:
+            levels.append(levels[-1] + term.ms.value)
+        room = width - OTHER_COLUMNS - len(first) - len(second)
         scale = min(max(room, SHORTEST_BAR), LONGEST_BAR) / (max(levels) or 1.0)
-        rows = [[self.pair.first_name, f"{old:.{digits}f}", "", "", "", bar(0.0, old, scale)]]
-        for term, (start, end) in zip(explanation.terms, pairwise(levels), strict=True):
-            row = times(title_of(term.name, device), term.first_ms, term.second_ms, digits)
-            rows.append([*row, half_width(term.ms, digits), bar(start, end, scale)])
-        total = times(self.pair.second_name, old, new, digits)
-        whole = half_width(explanation.difference_ms, digits)
-        return [*rows, [*total, whole, bar(0.0, new, scale)]]
+
+        def row(label: str, term: Term, start_ms: float, end_ms: float) -> dict[str, Any]:
+            interval = half_width(term.ms, digits)
+            more = {"interval": interval, "bar": bar(start_ms, end_ms, scale)}
+            return times_of(label, term, digits) | more
+
+        old = f"{latency.first_ms:.{digits}f}"
+        rows: list[Record] = [
+            {"label": first, "first": old, "bar": bar(0.0, latency.first_ms, scale)}
+        ]
+        for term, (start_ms, end_ms) in zip(explanation.terms, pairwise(levels), strict=True):
+            title = title_of(term.name, explanation.second.typical.device)
+            rows.append(row(title, term, start_ms, end_ms))
+        return [*rows, row(second, latency, 0.0, latency.second_ms)]
 
 
 def label_of(change: KernelChange) -> str:
     """Return `3 fused into matrix products: elementwise gelu`."""
     names = dict.fromkeys(filter(None, [change.first_name, change.second_name]))
-    into = ""
-    if change.into is not None:
-        into = f" into {change.into}"
-    return f"{change.count} {change.kind}{into}: {' → '.join(names)}"
+    return f"{change.count} {change.what}: {' → '.join(names)}"
 
 
-def times(label: str, first_ms: float, second_ms: float, digits: int) -> list[Any]:
-    """Return a label, the times on both sides, and their difference."""
-    ms = second_ms - first_ms
+def times_of(label: str, times: Term | KernelChange, digits: int) -> dict[str, Any]:
+    """Return a row with the times on both sides, and their difference."""
+    ms = times.second_ms - times.first_ms
     tone = "bad" if ms > 0 else "good"
-    difference = Shown(ms, f"{ms:+z.{digits}f}", tone)
-    return [label, f"{first_ms:z.{digits}f}", f"{second_ms:z.{digits}f}", difference]
+    return {
+        "label": label,
+        "first": f"{times.first_ms:z.{digits}f}",
+        "second": f"{times.second_ms:z.{digits}f}",
+        "difference": Shown(ms, f"{ms:+z.{digits}f}", tone),
+    }
 
 
 def half_width(ms: Interval, digits: int) -> str:
