@@ -3,7 +3,7 @@ two sides that agree in everything else, or the reference mode with the best mod
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -163,14 +163,17 @@ def pairs_between(
     settings = set(differing)
     if not settings.isdisjoint({"sweep", *WHERE}):
         settings |= {*PLACES, *SWEEP}
+
+    def common_words(row: LabelledResult) -> Hashable:
+        words = words_of(row).items()
+        return tuple(word for name, word in words if name.partition(".")[0] not in settings)
+
+    partners = grouped(second, common_words)
     pairs = []
     for row in first:
-        partners: dict[int, list[CellPair]] = {}
-        for other in second:
-            pair = CellPair(row, other)
-            names = {name.partition(".")[0] for name in pair.differing}
-            if names and names <= settings:
-                partners.setdefault(len(pair.differing), []).append(pair)
-        if partners:
-            pairs += partners[min(partners)]
+        others = [CellPair(row, other) for other in partners.get(common_words(row), [])]
+        by_distance = grouped(others, lambda pair: len(pair.differing))
+        by_distance.pop(0, None)
+        if by_distance:
+            pairs += by_distance[min(by_distance)]
     return pairs

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         with options.console(args) as console:
             report.print(console)
-    return 0 if report.main else NothingFoundError.exit_code
+    return 0 if report.explained else NothingFoundError.exit_code
 
 
 def request_of(texts: Sequence[str], sweep: str) -> Request:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any
 
@@ -81,11 +82,11 @@ class PairReport:
                 kernels.append(times_of(label_of(change), change, digits))
         noun = "operators" if explanation.second.typical.device == "cpu" else "kernels"
         works = [times_of(work.name, work, digits) for work in explanation.host_changes]
-        yield self.table("part of the latency", self.waterfall(explanation, digits, width))
+        yield self.table("part of the latency", waterfall(explanation, digits, width))
         yield self.table(f"{noun} that differ ({len(kernels)} of {len(changes)} kinds)", kernels)
         yield self.table("what the host did meanwhile", works)
 
-    def table(self, title: str, rows: list[Record]) -> Table:
+    def table(self, title: str, rows: Sequence[Record]) -> Table:
         columns = [
             Column("label", title),
             Column("first", f"{self.pair.first_name} ms", numeric=True),
@@ -96,30 +97,32 @@ class PairReport:
         ]
         return Table(columns, rows)
 
-    def waterfall(self, explanation: Explanation, digits: int, width: int) -> list[Record]:
-        """Return rows from the latency of the first side to that of the second one, with bars that
-        continue each other."""
-        latency = explanation.latency
-        first, second = self.pair.first_name, self.pair.second_name
-        levels = [latency.first_ms]
-        for term in explanation.terms:
-            levels.append(levels[-1] + term.ms.value)
-        room = width - OTHER_COLUMNS - len(first) - len(second)
-        scale = min(max(room, SHORTEST_BAR), LONGEST_BAR) / (max(levels) or 1.0)
 
-        def row(label: str, term: Term, start_ms: float, end_ms: float) -> dict[str, Any]:
-            interval = half_width(term.ms, digits)
-            more = {"interval": interval, "bar": bar(start_ms, end_ms, scale)}
-            return times_of(label, term, digits) | more
-
-        old = f"{latency.first_ms:.{digits}f}"
-        rows: list[Record] = [
-            {"label": first, "first": old, "bar": bar(0.0, latency.first_ms, scale)}
-        ]
-        for term, (start_ms, end_ms) in zip(explanation.terms, pairwise(levels), strict=True):
-            title = title_of(term.name, explanation.second.typical.device)
-            rows.append(row(title, term, start_ms, end_ms))
-        return [*rows, row(second, latency, 0.0, latency.second_ms)]
+def waterfall(explanation: Explanation, digits: int, width: int) -> Sequence[Record]:
+    """Return rows from the latency of the first side to that of the second one, with bars that
+    continue each other, for a console of this width."""
+    latency = explanation.latency
+    first, second = explanation.first.name, explanation.second.name
+    terms = explanation.terms
+    titles = [title_of(term.name, explanation.second.typical.device) for term in terms]
+    levels = list(accumulate((term.ms.value for term in terms), initial=latency.first_ms))
+    room = width - OTHER_COLUMNS - len(first) - len(second)
+    scale = min(max(room, SHORTEST_BAR), LONGEST_BAR) / (max(levels) or 1.0)
+    steps = zip(
+        [first, *titles, second],
+        [latency, *terms, latency],
+        [0.0, *levels[:-1], 0.0],
+        [*levels, latency.second_ms],
+        strict=True,
+    )
+    rows = []
+    for title, term, start_ms, end_ms in steps:
+        row = times_of(title, term, digits)
+        row["interval"] = half_width(term.ms, digits)
+        row["bar"] = bar(start_ms, end_ms, scale)
+        rows.append(row)
+    rows[0] |= {"second": "", "difference": "", "interval": ""}
+    return rows
 
 
 def label_of(change: KernelChange) -> str:
@@ -161,28 +164,23 @@ class Report:
 
     pairs: Sequence[PairReport]
 
-    @property
-    def main(self) -> PairReport | None:
-        for report in self.pairs:
-            if report.explanation is not None:
-                return report
-        return None
+    @cached_property
+    def explained(self) -> list[PairReport]:
+        return [report for report in self.pairs if report.explanation is not None]
 
     def blocks(self, width: int = PLAIN_WIDTH) -> Iterator[str | Table]:
         """Yield the lines and tables of the output for a console of this width."""
-        for report in self.pairs:
-            if report.explanation is not None:
-                yield report.sentence
+        yield from map(attrgetter("sentence"), self.explained)
         unknown = [report for report in self.pairs if report.explanation is None]
         for reason, reports in grouped(unknown, attrgetter("why_not")).items():
             yield f"{listed([report.pair.cell for report in reports], MOST_CELLS)}: {reason}"
-        if self.main is not None:
+        for main in self.explained[:1]:
             if len(self.pairs) > 1:
-                yield f"Tables of {self.main.pair.cell}; settings such as bs=8 choose another cell:"
-            yield from filter(attrgetter("rows"), self.main.tables(width))
+                yield f"Tables of {main.pair.cell}; settings such as bs=8 choose another cell:"
+            yield from filter(attrgetter("rows"), main.tables(width))
         rows = []
-        for report in self.pairs:
-            if report.is_marked and report.explanation is not None:
+        for report in self.explained:
+            if report.is_marked:
                 rows += [report.pair.first, report.pair.second]
         if rows:
             yield explain_marks(rows)
