@@ -9,7 +9,6 @@ from operator import attrgetter
 from effbench.analysis.explain import Explanation, NotTracedError
 from effbench.analysis.verdicts import CHANGED, Change
 from effbench.core.labels import grouped
-from effbench.store.sides import ResultWithTrials
 from effbench.store.store import Store
 from effbench.store.trials import TracedTrial
 
@@ -30,13 +29,12 @@ def name_causes(store: Store, changes: Iterable[Change]) -> None:
     cells = grouped(changed, attrgetter("key"))
     for rows in list(cells.values())[:MOST_CELLS]:
         first = min(rows, key=lambda row: TRACED.index(row.metric))
-        before, after = (traces_of(store, result) for result in first.results)
+        before, after = (
+            store.traces(result.sweep_id, result.cell_key, result.environment_id)
+            for result in first.results
+        )
         difference_ms = (first.after or 0.0) - (first.before or 0.0)
         first.cause = cause_between(before, after, difference_ms)
-
-
-def traces_of(store: Store, result: ResultWithTrials) -> list[TracedTrial]:
-    return store.traces(result.sweep_id, result.cell_key, result.environment_id)
 
 
 def cause_between(

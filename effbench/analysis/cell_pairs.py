@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 from effbench.analysis.compare import find
 from effbench.analysis.winners import winners
@@ -25,14 +26,15 @@ from effbench.core.printable import listed
 from effbench.run.selection import fits_all, values_of
 from effbench.store.store import Store
 
-#: Setting that chooses where trials ran -> the field of a result.
+#: Setting that chooses trials by where they ran -> the field of a result.
 WHERE = {
+    "sweep": "sweep_id",
     "gpu": "gpu_name",
     "torch": "torch_version",
     "python": "interpreter",
     "folder": "folder",
 }
-#: Labels of the sweep, which may differ like those of PLACES if the sweep or one of WHERE does.
+#: Labels of the sweep, which may differ like those of PLACES if one of WHERE does.
 SWEEP = ("sweep", "sweep_id")
 #: Most cells that a message names.
 MOST_NAMES = 8
@@ -50,6 +52,13 @@ class Request:
     first: Words
     second: Words
     common: Words
+
+    @property
+    def differing(self) -> set[str]:
+        """The settings in which the sides of a pair may differ, without what follows a dot."""
+        if not self.first:
+            return {"mode"}
+        return {name.partition(".")[0] for name in (*self.first, *self.second)}
 
 
 @dataclass(frozen=True)
@@ -101,28 +110,32 @@ def words_of(row: LabelledResult) -> dict[str, str]:
 def pairs_for(store: Store, request: Request) -> list[CellPair]:
     """Return the pairs of cells that a request means, in the order of the tables. Raises
     NothingFoundError if there is none."""
-    sides = [{**request.common, **words} for words in (request.first, request.second)]
-    sweeps = [find(store, words["sweep"]).id for words in sides]
-    results = store.results(*sweeps)
-    environments = store.environments({row.environment_id for row in results})
-    rows = label_rows(labelled(results, environments))
-    first = [row for row in rows if row.sweep_id == sweeps[0] and has_settings(row, sides[0])]
-    second = [row for row in rows if row.sweep_id == sweeps[1] and has_settings(row, sides[1])]
-    differing = {"mode"}
-    if request.first:
-        differing = {name.partition(".")[0] for name in (*request.first, *request.second)}
-        pairs = pairs_between(first, second, differing)
-    elif request.second:
-        pairs = pairs_between([row for row in first if row.is_baseline], second, differing)
-    else:
+    sides = []
+    for words in (request.first, request.second):
+        settings = {**request.common, **words}
+        settings["sweep"] = find(store, settings["sweep"]).id
+        sides.append(settings)
+    rows = labelled_rows(store, [settings["sweep"] for settings in sides])
+    first, second = ([row for row in rows if has_settings(row, settings)] for settings in sides)
+    if not request.second:
         pairs = default_pairs(second)
+    else:
+        if not request.first:
+            first = list(filter(attrgetter("is_baseline"), first))
+        pairs = pairs_between(first, second, request.differing)
     if not pairs:
         names = listed([row.name for row in rows], MOST_NAMES) or "nothing"
         raise NothingFoundError(
-            f"explain: no cells fit both sides and differ only in {', '.join(sorted(differing))}"
-            f"\nmeasured: {names}"
+            "explain: no cells fit both sides and differ only in"
+            f" {', '.join(sorted(request.differing))}\nmeasured: {names}"
         )
     return pairs
+
+
+def labelled_rows(store: Store, sweep_ids: Iterable[str]) -> LabelledResults:
+    results = store.results(*sweep_ids)
+    environments = store.environments({row.environment_id for row in results})
+    return label_rows(labelled(results, environments))
 
 
 def default_pairs(results: Iterable[Result]) -> list[CellPair]:
@@ -142,7 +155,7 @@ def default_pairs(results: Iterable[Result]) -> list[CellPair]:
 
 def has_settings(row: Result, words: Words) -> bool:
     """Return whether a result has these settings; several values of one are separated by commas,
-    and a part of the name of a GPU, interpreter or folder is enough."""
+    and a part of the name of a GPU, interpreter or folder is enough. `sweep`: its id."""
     wanted = {}
     for name, value in words.items():
         if name in WHERE:
@@ -150,7 +163,7 @@ def has_settings(row: Result, words: Words) -> bool:
             # folders may be typed as in a sweep, such as ../before and .
             if (value.lstrip("./") or OWN["folder"]).lower() not in place.lower():
                 return False
-        elif name != "sweep":
+        else:
             wanted[name] = [value, *value.split(",")]
     return fits_all(values_of(row.params), wanted)
 
@@ -161,7 +174,7 @@ def pairs_between(
     """Return the pairs of rows that differ only in these settings and what follows them; of several
     partners of a row those that differ in the fewest labels."""
     settings = set(differing)
-    if not settings.isdisjoint({"sweep", *WHERE}):
+    if not settings.isdisjoint(WHERE):
         settings |= {*PLACES, *SWEEP}
 
     def common_words(row: LabelledResult) -> Hashable:

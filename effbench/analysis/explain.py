@@ -97,13 +97,13 @@ def difference_of(first: Sequence[float], second: Sequence[float]) -> Interval:
     difference = statistics.fmean(second) - statistics.fmean(first)
     if min(len(first), len(second)) < 2:
         return Interval(difference)
-    old = statistics.variance(first) / len(first)
-    new = statistics.variance(second) / len(second)
+    errors = [statistics.variance(values) / len(values) for values in (first, second)]
+    error = sum(errors)
     half = 0.0
-    if old + new > 0:
-        shares = (old / (old + new)) ** 2, (new / (old + new)) ** 2
-        df = 1 / (shares[0] / (len(first) - 1) + shares[1] / (len(second) - 1))
-        half = t_quantile(df) * math.sqrt(old + new)
+    if error > 0:
+        old, new = ((part / error) ** 2 for part in errors)
+        df = 1 / (old / (len(first) - 1) + new / (len(second) - 1))
+        half = t_quantile(df) * math.sqrt(error)
     return Interval(difference, difference - half, difference + half)
 
 
@@ -183,28 +183,24 @@ def why_not_traced(trials: Iterable[Trial]) -> str:
 
 
 def without_tracing(trace: Trace, latency_ms: float) -> Trace:
-    """Return the trace as the call is without tracing, in `latency_ms`."""
+    """Return the trace with the times of a call that takes `latency_ms` without tracing.
+
+    Kernels of a GPU take as long. Tracing delays launches, hence the gaps. A longer delay, and a
+    host that was slower in timing, concern all times of the host alike, up to SLOWER_HOST.
+    """
     if trace.device == "cpu":
         return without_tracing_on_cpu(trace, latency_ms)
-    return without_tracing_on_gpu(trace, latency_ms)
-
-
-def without_tracing_on_gpu(trace: Trace, latency_ms: float) -> Trace:
-    """Return the trace with other times of the host: kernels take as long without tracing.
-
-    Tracing delays launches, hence the gaps. A longer delay, and a host that was slower in timing,
-    concern all times of the host alike, up to SLOWER_HOST.
-    """
     ends_ms = trace.before_ms + trace.after_ms
     host_ms = max(0.0, latency_ms - trace.busy_ms)
+    ends = gaps = 1.0
     if host_ms > ends_ms + trace.gap_ms > 0:
-        slower = min(SLOWER_HOST, host_ms / (ends_ms + trace.gap_ms))
-        return scaled(trace, ends=slower, gaps=slower)
-    if host_ms > ends_ms and trace.gap_ms > 0:
-        return scaled(trace, gaps=(host_ms - ends_ms) / trace.gap_ms)
-    if ends_ms > 0:
-        return scaled(trace, ends=host_ms / ends_ms, gaps=0.0)
-    return trace
+        ends = gaps = min(SLOWER_HOST, host_ms / (ends_ms + trace.gap_ms))
+    elif host_ms > ends_ms and trace.gap_ms > 0:
+        gaps = (host_ms - ends_ms) / trace.gap_ms
+    elif ends_ms > 0:
+        ends = host_ms / ends_ms
+        gaps = 0.0
+    return scaled(trace, ends, gaps)
 
 
 def without_tracing_on_cpu(trace: Trace, latency_ms: float) -> Trace:
@@ -213,18 +209,18 @@ def without_tracing_on_cpu(trace: Trace, latency_ms: float) -> Trace:
     gaps = sum(kernel.gap_ms > 0 for kernel in trace.kernels)
     delay_ms = max(0.0, trace.latency_ms - latency_ms)
     of_each = delay_ms / max(trace.events, len(trace.kernels) + gaps, 1)
-    shorter = scaled(trace, delay_ms=of_each)
+    shorter = scaled(trace, 1.0, 1.0, delay_ms=of_each)
     left_ms = shorter.before_ms + shorter.gap_ms + shorter.busy_ms + shorter.after_ms
     if left_ms == 0:
         return shorter
     factor = min(SLOWER_HOST, latency_ms / left_ms)
-    return scaled(shorter, ends=factor, gaps=factor, kernels=factor)
+    return scaled(shorter, factor, factor, factor)
 
 
 def scaled(
     trace: Trace,
-    ends: float = 1.0,
-    gaps: float = 1.0,
+    ends: float,
+    gaps: float,
     kernels: float = 1.0,
     delay_ms: float = 0.0,
 ) -> Trace:
