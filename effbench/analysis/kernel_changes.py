@@ -180,14 +180,14 @@ def _blocks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
 def _changes_of(block: Sequence[Pair]) -> Iterator[KernelChange]:
     """Yield what happened to the kernels of a block. Kernels of the side with more of them are
     fused if one of the other side does the work of several."""
-    first = [pair.first for pair in block if pair.first is not NOTHING]
-    second = [pair.second for pair in block if pair.second is not NOTHING]
-    several: ChangeKind | None = None
-    fusing: set[KernelClass] = set()
-    if len(first) < len(second):
-        several, fusing = ChangeKind.NEW, _fusing_classes(first)
-    elif len(first) > len(second):
-        several, fusing = ChangeKind.GONE, _fusing_classes(second)
+    kinds = Counter(pair.kind for pair in block)
+    more = kinds[ChangeKind.NEW] - kinds[ChangeKind.GONE]
+    several = ChangeKind.GONE
+    fewer = [pair.second for pair in block]
+    if more > 0:
+        several = ChangeKind.NEW
+        fewer = [pair.first for pair in block]
+    fusing = {class_of(kernel) for kernel in fewer if more and _does_work_of_several(kernel)}
     for pair in block:
         kind = pair.kind
         into = None
@@ -200,15 +200,10 @@ def _changes_of(block: Sequence[Pair]) -> Iterator[KernelChange]:
         yield KernelChange(kind, pair.kernel_class, *names, into, 1, *times)
 
 
-def _fusing_classes(kernels: Iterable[Kernel]) -> set[KernelClass]:
-    """Return the classes of those kernels that may do the work of several."""
-    classes = set()
-    for kernel in kernels:
-        kernel_class = class_of(kernel)
-        is_whole = kernel_class in (KernelClass.ATTENTION, KernelClass.FUSED_LOOPS)
-        if is_whole or kernel.name.startswith("triton_"):
-            classes.add(kernel_class)
-    return classes
+def _does_work_of_several(kernel: Kernel) -> bool:
+    """Return whether a kernel may do the work of several."""
+    is_whole = class_of(kernel) in (KernelClass.ATTENTION, KernelClass.FUSED_LOOPS)
+    return is_whole or kernel.name.startswith("triton_")
 
 
 # --- alignment

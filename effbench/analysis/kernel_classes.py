@@ -152,6 +152,7 @@ _TRITON = re.compile(r"^triton_([a-z]+)_fused_(\w+?)(_\d+)?$")
 _LIBRARY = re.compile(r"nvjet|cutlass|xmma|ampere|turing|volta|hopper|cudnn|fmha|flash")
 _WORK = re.compile(r"gemm|fprop|dgrad|wgrad|sdpa|winograd|fwd|bwd|splitK")
 _TILE = re.compile(r"(?<![\dx])(\d{1,3}x\d{1,3})")
+_GENERIC = re.compile(r"native::.*?(elementwise|reduce)_kernel<(.*)")
 #: What a generic kernel of PyTorch is made for, such as `GeluCUDAKernelImpl`.
 _FUNCTOR = re.compile(
     r"\b(?!gpu_kernel|\w*elementwise|\w*reduce_kernel|[AB]U?\w*naryFunctor|ReduceOp|func_wrapper)"
@@ -165,36 +166,31 @@ _FUNCTOR_NOISE = re.compile(
 @lru_cache(maxsize=8192)
 def short_name(name: str) -> str:
     """Return a kernel's name to read: `nvjet 128x64 tile`, `triton fused gelu`, `Memcpy DtoD`."""
-    triton = _TRITON.match(name)
-    if triton is not None:
-        text = _triton_name(triton[1], triton[2])
-    elif name.startswith("Mem"):
-        text = name.split(" (")[0]
-    elif "native::" in name and re.search("(elementwise|reduce)_kernel<", name):
-        text = _generic_name(name)
-    else:
-        text = _library_name(name) or _plain_name(name)
+    text = _triton_name(name) or _generic_name(name) or _library_name(name) or _plain_name(name)
     return one_line(text, LONGEST)
 
 
-def _triton_name(kind: str, operators: str) -> str:
+def _triton_name(name: str) -> str | None:
     """Return `triton fused gelu`, or `triton template addmm`, without views."""
-    words = re.sub(rf"(?<![a-z])_*({VIEWS})(?=_|$)", "", operators)
-    words = words.replace("_", " ") or operators
-    if kind == "tem":
-        return f"triton template {words}"
-    return f"triton fused {words}"
+    match = _TRITON.match(name)
+    if match is None:
+        return None
+    kind = "template" if match[1] == "tem" else "fused"
+    words = re.sub(rf"(?<![a-z])_*({VIEWS})(?=_|$)", "", match[2])
+    return f"triton {kind} {words.replace('_', ' ') or match[2]}"
 
 
-def _generic_name(name: str) -> str:
+def _generic_name(name: str) -> str | None:
     """Return `elementwise gelu` or `reduce mean` for a kernel that PyTorch makes for an
     operator."""
-    kind = "reduce" if "reduce_kernel<" in name else "elementwise"
-    functor = _FUNCTOR.search(name.split("_kernel<", 1)[1])
+    match = _GENERIC.search(name)
+    if match is None:
+        return None
+    functor = _FUNCTOR.search(match[2])
     if functor is None:
-        return kind
+        return match[1]
     made_for = _FUNCTOR_NOISE.sub("", functor[1]).replace("_", " ")
-    return f"{kind} {made_for.lower()}"
+    return f"{match[1]} {made_for.lower()}"
 
 
 def _library_name(name: str) -> str | None:
@@ -211,4 +207,4 @@ def _library_name(name: str) -> str | None:
 def _plain_name(name: str) -> str:
     """Return a name without namespaces, arguments and parameters of templates."""
     plain = name.replace("(anonymous namespace)::", "").removeprefix("void ")
-    return base_name(re.split("[<(]", plain, maxsplit=1)[0])
+    return base_name(re.split(" ?[<(]", plain, maxsplit=1)[0])
