@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import chain
@@ -83,7 +83,8 @@ class Pair(NamedTuple):
 class KernelChange:
     """Kernels to which the same happened. `first_name`, `second_name`: short names on both sides,
     empty where they do not run. `into`: class of the one kernel that does their work on the other
-    side. Times in ms per call, of all `count` kernels."""
+    side. Times in ms per call, of all `count` kernels; changes that differ only in them are equal.
+    """
 
     kind: ChangeKind
     kernel_class: KernelClass
@@ -91,8 +92,8 @@ class KernelChange:
     second_name: str
     into: KernelClass | None = None
     count: int = 1
-    first_ms: float = 0.0
-    second_ms: float = 0.0
+    first_ms: float = field(default=0.0, compare=False)
+    second_ms: float = field(default=0.0, compare=False)
 
     @property
     def ms(self) -> float:
@@ -123,7 +124,7 @@ def changes_between(first: Trace, second: Trace) -> list[KernelChange]:
     if any(KernelClass.FUSED_LOOPS in (old.name, new.name) for old, new in pairs):
         blocks = iter([pairs])  # they do the work of several in the whole call
     singles = chain.from_iterable(map(_changes_of, blocks))
-    groups = grouped(singles, lambda change: replace(change, first_ms=0.0, second_ms=0.0))
+    groups = grouped(singles, lambda change: change)
     changes = []
     for kind, of_kind in groups.items():
         first_ms = sum(single.first_ms for single in of_kind)
@@ -149,11 +150,14 @@ def with_operators(trace: Trace, other: Trace) -> Trace:
     for block in _blocks(aligned(trace.kernels, other.kernels, _name_of)):
         attention = _attention_of(pair.second for pair in block if pair.first is NOTHING)
         for kernel, partner in block:
+            if kernel is NOTHING:
+                continue
             operator = kernel.operator or partner.operator
             if partner is NOTHING:
                 operator = attention or operator
-            if kernel is not NOTHING:
-                kernels.append(replace(kernel, operator=operator))
+            if operator != kernel.operator:  # seldom
+                kernel = replace(kernel, operator=operator)
+            kernels.append(kernel)
     return replace(trace, kernels=tuple(kernels))
 
 
