@@ -50,8 +50,6 @@ NO_TRACE = ("no_trace", "omitted_trace", "damaged_trace")
 SLOWER_HOST = 2.0
 #: Names of the host's work in traces.
 GRAPH_LAUNCH, WAITING = "graph launch", "waiting for the GPU"
-
-
 #: The ms of a side that takes no time, in enough trials for an interval.
 NOTHING_MS = (0.0, 0.0)
 #: Name of a part of a call, or of some work of the host -> its ms in a trial.

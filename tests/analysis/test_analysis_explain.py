@@ -208,6 +208,13 @@ def test_single_trials_have_no_intervals_and_name_large_parts():
     assert explanation.cause.startswith(cause)
 
 
+def test_what_only_one_side_does_has_no_interval_for_a_single_trial():
+    first, second, *_ = BUILT["a lost graph"]
+    works = Explanation.of(first[:1], second, NAMES).host_changes
+    assert {work.name for work in works} == {"graph launch", "kernel launches"}
+    assert all(work.ms.low is None for work in works)
+
+
 def test_terms_that_are_zero_on_both_sides_are_left_out():
     first, second, *_ = BUILT["an extra copy"]
     names = {term.name for term in Explanation.of(first, second, NAMES).terms}
