@@ -149,7 +149,8 @@ class Breakdown:
     @property
     def typical(self) -> Trace:
         """The trace of the trial with the median latency."""
-        return self.traces[self.latencies_ms.index(statistics.median_low(self.latencies_ms))]
+        median_ms = statistics.median_low(self.latencies_ms)
+        return self.traces[self.latencies_ms.index(median_ms)]
 
     @cached_property
     def times(self) -> Sequence[Times]:
@@ -168,7 +169,8 @@ class Breakdown:
 
     def compared_with(self, other: Breakdown) -> Breakdown:
         """Return the breakdown with the operators that only the other side knows."""
-        return replace(self, traces=[with_operators(trace, other.typical) for trace in self.traces])
+        typical = other.typical
+        return replace(self, traces=[with_operators(trace, typical) for trace in self.traces])
 
 
 def why_not_traced(trials: Iterable[Trial]) -> str:
@@ -288,6 +290,11 @@ class Explanation:
     def difference_ms(self) -> Interval:
         return self.latency.ms
 
+    @property
+    def digits(self) -> int:
+        """How many decimals of times tell the difference."""
+        return digits_of(self.latency.ms.value)
+
     @cached_property
     def terms(self) -> list[Term]:
         """The terms that are not 0 on both sides, in the order of a call; `not explained` last."""
@@ -336,8 +343,8 @@ class Explanation:
     def cause(self) -> str | None:
         """The largest term in the direction of the difference, on one line: `1 copy operation is
         new (Memcpy DtoD): +0.11 of +0.13 ms`. None if no term is certain."""
+        digits = self.digits
         whole = self.latency.ms.value
-        digits = digits_of(whole)
         for term in self.certain_terms:
             if term.ms.value * whole > 0:
                 part = f"{term.ms.value:+.{digits}f} of {whole:+.{digits}f} ms"
@@ -347,29 +354,33 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """The difference and its causes."""
-        first, second = self.first.name, self.second.name
-        old, new, whole = self.latency.first_ms, self.latency.second_ms, self.latency.ms
+        first = self.first.name
+        second = self.second.name
+        old = self.latency.first_ms
+        new = self.latency.second_ms
         if not self.is_significant:
             digits = digits_of(old)
             return (
                 f"{second} takes {new:.{digits}f} ms and {first} {old:.{digits}f} ms: the"
                 " difference is not significant."
             )
-        digits = digits_of(whole.value)
+        digits = self.digits
         reasons = []
         if self.cause is None:
             reasons.append("no single part explains it")
         for term in self.certain_terms[:MOST_TERMS]:
             reasons.append(f"{term.ms.value:+.{digits}f} ms because {self.reason(term)}")
         rest = self.rest
-        if rest is not None and abs(rest.ms.value) > LARGE * abs(whole.value):
+        if rest is not None and abs(rest.ms.value) > LARGE * abs(new - old):
             reasons.append(f"{rest.ms.value:+.{digits}f} ms not explained")
-        more = "longer" if whole.value > 0 else "less"
-        end = " A single trial has no intervals." if whole.low is None else ""
-        return (
-            f"{second} takes {abs(whole.value):.{digits}f} ms {more} than {first}"
-            f" ({new:.{digits}f} instead of {old:.{digits}f} ms): {', '.join(reasons)}.{end}"
+        more = "longer" if new > old else "less"
+        text = (
+            f"{second} takes {abs(new - old):.{digits}f} ms {more} than {first}"
+            f" ({new:.{digits}f} instead of {old:.{digits}f} ms): {', '.join(reasons)}."
         )
+        if self.latency.ms.low is None:
+            text += " A single trial has no intervals."
+        return text
 
     def reason(self, term: Term) -> str:
         """Return why a term differs, as a clause: `pointwise operations take longer`."""

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from effbench.analysis.cell_pairs import CellPair
-from effbench.analysis.explain import Explanation, Term, digits_of, title_of
+from effbench.analysis.explain import Explanation, Term, title_of
 from effbench.analysis.kernel_changes import KernelChange
 from effbench.core.labels import grouped
 from effbench.core.printable import listed
@@ -74,7 +74,7 @@ class PairReport:
         explanation = self.explanation
         if explanation is None:
             return
-        digits = digits_of(explanation.difference_ms.value)
+        digits = explanation.digits
         changes = explanation.kernel_changes
         kernels = []
         for change in changes[:MOST_KERNELS]:

@@ -163,7 +163,7 @@ def record_of(comparison: Comparison) -> Json:
         "with": comparison.first.row.cell_key,
         "name": comparison.first.row.mode_label,
         "sentence": comparison.sentence,
-        "digits": digits_of(explanation.difference_ms.value),
+        "digits": explanation.digits,
         "first_ms": explanation.first.latency_ms.value,
         "second_ms": explanation.second.latency_ms.value,
         "terms": second.terms(explanation.terms),
