@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity
 
 from effbench.core.errors import UnsupportedError
 from effbench.core.labels import grouped
-from effbench.core.trace import DIGITS, MOST_KERNELS, Kernel, Trace
+from effbench.core.trace import DIGITS, KERNEL_TIMES, MOST_KERNELS, Kernel, Trace
 from effbench.measure.profile import LAUNCH
 from effbench.models.inputs import Inputs, Step
 
@@ -107,7 +107,7 @@ def take_trace(
     else:
         recorded = named = record(step, inputs, calls, ProfilerActivity.CPU)
     trace = averaged([traced(call, device.type) for call in recorded])
-    return replace(with_operators(trace, named[-1]), host=host_work(named))
+    return replace(with_launchers(trace, named[-1]), host=host_work(named))
 
 
 # --- recording
@@ -244,7 +244,7 @@ def kernel_name(event: Event) -> str:
     return FUSED_LOOPS if event.name.startswith(COMPILED_GRAPH) else event.name
 
 
-def with_operators(trace: Trace, named: Call) -> Trace:
+def with_launchers(trace: Trace, named: Call) -> Trace:
     """Return the trace with the operators that launched its kernels, if a call in which operators
     were recorded launched the same ones. They are unknown in CUDA graphs."""
     if [event.name for event in named.gpu] != [kernel.name for kernel in trace.kernels]:
@@ -283,12 +283,12 @@ def averaged(calls: Sequence[Trace]) -> Trace:
     faster = alike[: math.ceil(len(alike) / 2)]
     kernels = []
     for same in zip(*(call.kernels for call in faster), strict=True):
-        kernels.append(mean_of(same, "ms", "added_ms", "gap_ms"))
-    mean = mean_of(faster, "latency_ms", "before_ms", "after_ms", "events")
+        kernels.append(with_means(same, *KERNEL_TIMES))
+    mean = with_means(faster, "latency_ms", "before_ms", "after_ms", "events")
     return replace(mean, calls=len(calls), events=round(mean.events), kernels=tuple(kernels))
 
 
-def mean_of(items: Sequence[Item], *fields: str) -> Item:
+def with_means(items: Sequence[Item], *fields: str) -> Item:
     """Return the first item with the mean of these fields."""
     means: dict[str, Any] = {}
     for field in fields:

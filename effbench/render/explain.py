@@ -79,9 +79,9 @@ class PairReport:
         kernels = []
         for change in changes[:MOST_KERNELS]:
             if round(change.ms, digits):
-                kernels.append(times_of(label_of(change), change, digits))
+                kernels.append(row_of(label_of(change), change, digits))
         noun = "operators" if explanation.second.typical.device == "cpu" else "kernels"
-        works = [times_of(work.name, work, digits) for work in explanation.host_changes]
+        works = [row_of(work.name, work, digits) for work in explanation.host_changes]
         yield self.table("part of the latency", waterfall(explanation, digits, width))
         yield self.table(f"{noun} that differ ({len(kernels)} of {len(changes)} kinds)", kernels)
         yield self.table("what the host did meanwhile", works)
@@ -117,7 +117,7 @@ def waterfall(explanation: Explanation, digits: int, width: int) -> Sequence[Rec
     )
     rows = []
     for title, term, start_ms, end_ms in steps:
-        row = times_of(title, term, digits)
+        row = row_of(title, term, digits)
         row["interval"] = half_width(term.ms, digits)
         row["bar"] = bar(start_ms, end_ms, scale)
         rows.append(row)
@@ -131,7 +131,7 @@ def label_of(change: KernelChange) -> str:
     return f"{change.count} {change.what}: {' → '.join(names)}"
 
 
-def times_of(label: str, times: Term | KernelChange, digits: int) -> dict[str, Any]:
+def row_of(label: str, times: Term | KernelChange, digits: int) -> dict[str, Any]:
     """Return a row with the times on both sides, and their difference."""
     ms = times.second_ms - times.first_ms
     tone = "bad" if ms > 0 else "good"

@@ -20,7 +20,7 @@ from effbench.measure.trace import (
     synchronised_calls,
     take_trace,
     traced,
-    with_operators,
+    with_launchers,
 )
 
 CPU = torch.device("cpu")
@@ -171,7 +171,7 @@ def test_kernels_at_the_same_time_count_once():
 def test_operators_of_other_kernels_are_not_taken():
     host = [Event("aten::mm", 0, 90, 1)]
     trace = gpu_trace(100, kernel("a", 10, 20))
-    other = with_operators(trace, recorded(100, host, [kernel("b", 10, 20, 1)]))
+    other = with_launchers(trace, recorded(100, host, [kernel("b", 10, 20, 1)]))
     assert [k.operator for k in other.kernels] == [None]
 
 
@@ -186,7 +186,7 @@ def test_which_operator_launched_a_kernel():
         Event("cudaGraphLaunch", 410, 420, 8),
     ]
     gpu = [kernel("a", 50, 60, 2), kernel("b", 150, 160, 4), kernel("c", 450, 460, 5)]
-    trace = with_operators(gpu_trace(500, *gpu), recorded(500, host, gpu))
+    trace = with_launchers(gpu_trace(500, *gpu), recorded(500, host, gpu))
     assert [(k.name, k.operator) for k in trace.kernels] == [
         ("a", "aten::addmm"),
         ("b", "aten::scaled_dot_product_attention"),

@@ -7,7 +7,7 @@ import pytest
 from effbench.analysis.explain import Term
 from effbench.analysis.kernel_changes import ChangeKind, KernelChange
 from effbench.analysis.kernel_classes import KernelClass
-from effbench.render.explain import bar, half_width, label_of, times_of
+from effbench.render.explain import bar, half_width, label_of, row_of
 from effbench.stats.intervals import Interval
 
 
@@ -35,10 +35,10 @@ def test_each_bar_begins_where_the_one_before_it_ends():
 
 
 def test_numbers():
-    row = times_of("x", Term("x", 0.5, 0.25, Interval(-0.25)), digits=2)
+    row = row_of("x", Term("x", 0.5, 0.25, Interval(-0.25)), digits=2)
     assert [row[name] for name in ("label", "first", "second")] == ["x", "0.50", "0.25"]
     assert (row["difference"].text, row["difference"].tone) == ("-0.25", "good")
-    nearly_0 = times_of("x", Term("x", 0.0, -1e-9, Interval(-1e-9)), digits=3)
+    nearly_0 = row_of("x", Term("x", 0.0, -1e-9, Interval(-1e-9)), digits=3)
     assert nearly_0["difference"].text == "+0.000"
     assert half_width(Interval(1.0, 0.5, 1.5), 2) == "± 0.50"
     assert half_width(Interval(1.0), 2) == ""
