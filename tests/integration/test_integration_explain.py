@@ -76,6 +76,7 @@ def test_the_largest_term_is_the_known_cause(eager, first, second, expected):
     assert_adds_up(explanation)
 
 
+@pytest.mark.slow  # three compilations
 @pytest.mark.parametrize(
     ("second", "expected"),
     [("broken", KernelClass.FUSED_LOOPS), ("uncompiled", KernelClass.POINTWISE)],
