@@ -185,13 +185,15 @@ def _changes_of(block: Sequence[Pair]) -> Iterator[KernelChange]:
     """Yield what happened to the kernels of a block. Kernels of the side with more of them are
     fused if one of the other side does the work of several."""
     kinds = Counter(pair.kind for pair in block)
-    more = kinds[ChangeKind.NEW] - kinds[ChangeKind.GONE]
-    several = ChangeKind.GONE
-    fewer = [pair.second for pair in block]
-    if more > 0:
+    several = None
+    fewer: list[Kernel] = []
+    if kinds[ChangeKind.NEW] > kinds[ChangeKind.GONE]:
         several = ChangeKind.NEW
         fewer = [pair.first for pair in block]
-    fusing = {class_of(kernel) for kernel in fewer if more and _does_work_of_several(kernel)}
+    elif kinds[ChangeKind.NEW] < kinds[ChangeKind.GONE]:
+        several = ChangeKind.GONE
+        fewer = [pair.second for pair in block]
+    fusing = set(map(class_of, filter(_does_work_of_several, fewer)))
     for pair in block:
         kind = pair.kind
         into = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -158,24 +158,24 @@ def copy_rows(source: Source, target: Connection, before: str) -> None:
         for chunk in batched(source.fetch(query), CHUNK):
             rows = [dict(row._mapping) for row in chunk]
             if table is TRIAL and before < MARKS_REVISION:
-                for row in rows:
-                    mark_if_noisy(row)
+                mark_noisy(rows)
             target.execute(sa.insert(table), rows)
 
 
-def mark_if_noisy(row: Columns) -> None:
-    """Give the row of a trial that is `noisy` the status `ok` and a mark, or `degraded` if it
-    compiled while it was timed."""
-    row["disturbance"] = None
-    if row["status"] != "noisy":
-        return
-    reason = row["reason"] or "host or GPU busy"
-    if reason.startswith(COMPILED):
-        row["status"] = "degraded"
-        return
-    row["status"] = "ok"
-    row["reason"] = None
-    row["disturbance"] = DISTURBED.sub(r"host busy for \1 of the timing", reason)
+def mark_noisy(rows: Iterable[Columns]) -> None:
+    """Give the rows of trials that are `noisy` the status `ok` and a mark, or `degraded` if they
+    compiled while they were timed."""
+    for row in rows:
+        row["disturbance"] = None
+        if row["status"] != "noisy":
+            continue
+        reason = row["reason"] or "host or GPU busy"
+        if reason.startswith(COMPILED):
+            row["status"] = "degraded"
+            continue
+        row["status"] = "ok"
+        row["reason"] = None
+        row["disturbance"] = DISTURBED.sub(r"host busy for \1 of the timing", reason)
 
 
 def require_safe(connection: Connection, name: str) -> None:

@@ -3,7 +3,7 @@ pairs, profile.
 
 `RunningTrial.judge` decides whether it is `degraded`. A cell is `degraded` if that is the worst
 status of its trials (`CountedTrials.decisive` in `store/summary.py`), in the order of
-`core.cell.SEVERITY`. `mark_if_noisy` (`store/source.py`) decides for imported trials of earlier
+`core.cell.SEVERITY`. `mark_noisy` (`store/source.py`) decides for imported trials of earlier
 versions.
 """
 

@@ -44,7 +44,8 @@ ON_GPU = [
         "ampere gemm 128x64 tile",
     ),
     (
-        "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma__5x_cublas",
+        "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x3"
+        "2x8_stage3_warpsize1x2x1_ffma__5x_cublas",
         PRODUCTS,
         "xmma gemm 32x32 tile",
     ),
@@ -65,7 +66,8 @@ ON_GPU = [
     ("triton_poi_fused_gelu_view_12", POINTWISE, "triton fused gelu"),
     ("triton_poi_fused__unsafe_view_mul_silu_8", POINTWISE, "triton fused mul silu"),
     (
-        "triton_poi_fused__scaled_dot_product_cudnn_attention__unsafe_view_clone_mul_transpose_view_2",
+        "triton_poi_fused__scaled_dot_product_cudnn_attenti"
+        "on__unsafe_view_clone_mul_transpose_view_2",
         POINTWISE,
         "triton fused scaled dot product cudnn attention…",
     ),
@@ -164,7 +166,8 @@ ON_GPU = [
     ),
     ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention)", ATTENTION, None),
     (
-        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1_kernel0_0",
+        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_"
+        "wgmma_f16_knob_7_64x128x64_4x1x1_kernel0_0",
         ATTENTION,
         "cudnn sdpa fprop 64x128 tile",
     ),
