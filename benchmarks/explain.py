@@ -26,6 +26,7 @@ from effbench.core.cell import Result
 from effbench.core.errors import EffbenchError
 from effbench.core.labels import grouped
 from effbench.store import Store
+from effbench.store.trials import TracedTrial
 
 MODES = "eager,default,cuda-graph"
 SIZES = "1,64"
@@ -107,16 +108,16 @@ def rows(db: str) -> Iterator[Row]:
 
 
 def explained(store: Store, name: str, first: Result, second: Result) -> Row:
-    sides = [
-        store.traces(result.sweep_id, result.cell_key, result.environment_id)
-        for result in (first, second)
-    ]
+    old, new = traces_of(store, first), traces_of(store, second)
     try:
-        explanation = Explanation.of(*sides, (first.mode, second.mode))
+        explanation = Explanation.of(old, new, (first.mode, second.mode))
         return Row(name, explanation, second.gpu_busy_ms)
     except NotTracedError as error:
-        reason = f"{first.status} and {second.status}: {error}"
-        return Row(name, None, reason=reason)
+        return Row(name, None, reason=f"{first.status} and {second.status}: {error}")
+
+
+def traces_of(store: Store, result: Result) -> list[TracedTrial]:
+    return store.traces(result.sweep_id, result.cell_key, result.environment_id)
 
 
 def print_table(db: str) -> None:
