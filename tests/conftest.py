@@ -45,6 +45,7 @@ TINY = (
     "protocol.min_time_s=0.02",
     "protocol.warmup_s=0.02",
     "protocol.host_tolerance=1000",  # other tests run on these cores
+    "protocol.profile=false",  # traces take as long as the timing
     "device=cpu",
 )
 #: What a shell may have set that would change what is tested.

@@ -15,6 +15,7 @@ MODEL = (
     "model.inputs.x.shape=[128,32]",
     "bs=4",
     "threads=1",
+    "protocol.profile=true",
 )
 
 

@@ -54,7 +54,7 @@ def test_a_user_that_the_system_does_not_know_whose_filter_raises(
     temporary = home / "tmp"
     temporary.mkdir()
     # the compiler need not write them again
-    (temporary / f"torchinductor_uid{NOBODY}").symlink_to(shared_headers)
+    (temporary / f"torchinductor_{NOBODY}").symlink_to(shared_headers)
     code, err = run(HOME=str(home), TMPDIR=str(temporary), PYTHONWARNINGS="error")
     assert (code, err) == (0, "")
     assert [row["status"] for row in results_of(cli.db)] == ["ok", "ok"]
