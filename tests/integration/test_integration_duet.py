@@ -58,6 +58,7 @@ def answered(place):
     """A duet whose second side is slower, which fails it on request, with its answer."""
     options = (
         "protocol.rounds=3",
+        "protocol.profile=true",
         "--fail-above",
         "10",
         "--format",
