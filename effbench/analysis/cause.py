@@ -50,6 +50,6 @@ def cause_between(
         return explanation.cause
     except NotTracedError:
         return None
-    except Exception:  # a trace may come from another version, or from a stranger's file
+    except Exception:  # a trace may be imported, or come from another version
         LOGGER.warning("no cause of a change could be named", exc_info=True)
         return None

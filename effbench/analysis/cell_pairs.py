@@ -109,7 +109,7 @@ def words_of(row: LabelledResult) -> dict[str, str]:
 
 def pairs_for(store: Store, request: Request) -> list[CellPair]:
     """Return the pairs of cells that a request means, in the order of the tables. Raises
-    NothingFoundError if there is none."""
+    NothingFoundError if no cells fit."""
     sides = []
     for words in (request.first, request.second):
         settings = {**request.common, **words}

@@ -74,7 +74,7 @@ def request_of(texts: Sequence[str], sweep: str) -> Request:
 
 
 def explain(store: Store, pair: CellPair) -> PairReport:
-    """Return the explanation of a pair, or why there is none."""
+    """Return the explanation of a pair, or the reason why it has no explanation."""
     sides = []
     for row, name in ((pair.first, pair.first_name), (pair.second, pair.second_name)):
         if not row.status.is_measured:

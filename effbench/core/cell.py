@@ -231,7 +231,7 @@ class TrialOutcome:
 
     `samples` maps a timer to its raw values in ms, in order: `latency_ms`, `period_ms`,
     `warmup_ms`; `_disturbed_ms` of these; and both members of the pairs. `trace`: what
-    `Trace.to_json` gives; None if there is none.
+    `Trace.to_json` gives; None for a trial that was not traced.
     """
 
     cell_key: str
