@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import os
 import random
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from effbench.core.python_files import module_of
 from effbench.models.inputs import Step
 
 KEY = "_target_"
+#: Device of the module that is being built, for constructors that draw many weights.
+DEVICE: ContextVar[torch.device | str] = ContextVar("device", default="cpu")
 
 
 def set_seed(seed: int) -> None:
@@ -58,14 +60,18 @@ def build_module(
     `dtype`.
 
     `module` holds `_target_` and the constructor's keyword arguments. Weights are drawn on the CPU,
-    so that they depend only on the seed and not on the device, unless the constructor takes
-    `draws_on`. Raises ConfigError for an invalid target, and any exception of the constructor.
+    so that they depend only on the seed and not on the device, unless the constructor uses DEVICE.
+    Raises ConfigError for an invalid target, and any exception of the constructor.
     """
     arguments = dict(module)
     target = arguments.pop(KEY)
     make = resolve_target(target)
     set_seed(seed)
-    built = construct(make, arguments, str(device))
+    token = DEVICE.set(device)
+    try:
+        built = make(**arguments)
+    finally:
+        DEVICE.reset(token)
     if not isinstance(built, nn.Module):
         raise ConfigError(
             f"model.module.{KEY}={target} returned the type {type(built).__name__}; it must return"
@@ -83,18 +89,6 @@ def build_module(
 
     # as Module.to, which would also cast complex weights and so drop their imaginary parts
     return built._apply(cast)
-
-
-def construct(make: Step, arguments: Mapping[str, Any], device: str) -> Any:
-    """Call a constructor. One that draws many weights takes the device to draw them on as
-    `draws_on`."""
-    try:
-        takes_device = "draws_on" in inspect.signature(make).parameters
-    except ValueError:  # of a compiled extension
-        takes_device = False
-    if takes_device:
-        return make(**arguments, draws_on=device)
-    return make(**arguments)
 
 
 def resolve_target(target: str, setting: str = KEY) -> Step:

@@ -11,6 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from effbench.models import build
+
 
 def linear(in_features: int, out_features: int) -> nn.Linear:
     """Return a linear layer that preserves the variance of the output of a ReLU.
@@ -26,15 +28,11 @@ def linear(in_features: int, out_features: int) -> nn.Linear:
 class LinearStack(nn.Module):
     """Linear layers from each of `sizes` to the next, each followed by ReLU."""
 
-    def __init__(
-        self,
-        sizes: Sequence[int] = (1000, 5000, 10000, 10000),
-        draws_on: str = "cpu",
-    ):
+    def __init__(self, sizes: Sequence[int] = (1000, 5000, 10000, 10000)):
         super().__init__()
         layers: list[nn.Module] = []
         # on the CPU, drawing 400 million weights takes 4 s
-        with torch.device(draws_on):
+        with torch.device(build.DEVICE.get()):
             for in_features, out_features in pairwise(sizes):
                 layers += [linear(in_features, out_features), nn.ReLU()]
         self.layers = nn.Sequential(*layers)
@@ -47,6 +45,6 @@ class LinearStack(nn.Module):
 class MLP(LinearStack):
     """`depth` linear layers of the same width with ReLU between them."""
 
-    def __init__(self, width: int = 1024, depth: int = 8, draws_on: str = "cpu"):
-        super().__init__([width] * (depth + 1), draws_on)
+    def __init__(self, width: int = 1024, depth: int = 8):
+        super().__init__([width] * (depth + 1))
         self.layers = self.layers[:-1]

@@ -36,11 +36,6 @@ class Stubborn(nn.Linear):
 def nothing():
     return 3
 
-class Drawn(nn.Linear):
-    def __init__(self, draws_on="cpu"):
-        super().__init__(2, 2, device=draws_on)
-        self.drawn_on = self.weight.device.type
-
 value = 3
 """
 
@@ -93,12 +88,6 @@ def test_seed_dtype_and_mode(here):
     assert half.steps.dtype == torch.int64
     assert half.turns[0] == 2j
     assert not half.training
-
-
-@pytest.mark.parametrize("device", ["cpu", torch.device("meta")])
-def test_a_constructor_may_draw_its_weights_on_the_device(here, device):
-    made = build_module({"_target_": "my_net.py:Drawn"}, torch.float32, device, 0)
-    assert made.drawn_on == str(device)
 
 
 def test_another_module_that_cannot_leave_training_is_an_error(here):

@@ -17,7 +17,6 @@ from torch import nn
 
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.printable import one_line
-from effbench.models.build import construct
 from effbench.models.weights import settle_batch_norms, wake
 
 #: Operators of torchvision that its Python code refers to when it is imported.
@@ -29,11 +28,10 @@ OPERATORS = (
 _declared = torch.library.Library("torchvision", "FRAGMENT")
 
 
-def network(library: str, draws_on: str = "cpu", **settings: Any) -> nn.Module:
+def network(library: str, **settings: Any) -> nn.Module:
     """Return a network whose attribute `inputs` describes its inputs. `settings`: as checked by
     `check`. Raises UnsupportedError."""
-    module = importlib.import_module(f"{__name__}.{library}")
-    return construct(module.network, settings, draws_on)
+    return importlib.import_module(f"{__name__}.{library}").network(**settings)
 
 
 def check(library: str, **settings: Any) -> None:

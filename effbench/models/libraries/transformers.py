@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from effbench.core.errors import ConfigError, UnsupportedError
-from effbench.models import libraries
+from effbench.models import build, libraries
 from effbench.models.cache import CacheSize, KeyValueCache
 from effbench.models.presets import PRESETS, Preset
 from effbench.models.weights import wake
@@ -51,7 +51,6 @@ def network(
     seq: int = 128,
     config: Mapping[str, Any] | None = None,
     max_batch: int = 1,
-    draws_on: str = "cpu",
 ) -> nn.Module:
     """Return a preset, or a model type of transformers with its default configuration.
 
@@ -67,7 +66,7 @@ def network(
         raise UnsupportedError(f"{arch} does not support the task {task}; it supports {supported}")
     call = calls[task]
     # on the CPU, drawing the weights of a billion parameters takes 15 s
-    with torch.device(draws_on):
+    with torch.device(build.DEVICE.get()):
         model = call.kind._from_config(settings)
     wake(model)
     # or it looks for padding in the inputs, which waits for the device
