@@ -17,9 +17,10 @@ MODEL = (
     "model.module._target_=known_causes.Known",
     "model.inputs.x.shape=[512,64]",
     "+model.module.width=64",
-    "+model.module.large=33554432",
-    "protocol.rounds=2",
+    "+model.module.large=134217728",
+    "protocol.rounds=3",
 )
+pytestmark = pytest.mark.alone
 #: Variant and mode -> the traced trials of the cell.
 Traced = dict[tuple[str, str], list[TracedTrial]]
 
@@ -29,8 +30,8 @@ def swept(run: Any, folder: Any) -> Any:
     """Runs variants in modes, and returns their traces."""
 
     def sweep(variants: str, modes: str, bs: int) -> Traced:
-        db = f"explain-{modes}.db"
         variant = f"+model.module.variant={variants}"
+        db = f"explain-{variants.partition(',')[0]}.db"
         run(*MODEL, variant, f"mode={modes}", f"bs={bs}", f"db={db}")
         traced: Traced = {}
         with contextlib.chdir(folder), Store.open(db, mode="read") as store:

@@ -41,7 +41,7 @@ def test_figures_fit_together(trials):
         assert 0 < trial["ttft_ms"] < trial["latency_ms"], mode
         assert 0 < trial["tpot_ms"] <= trial["tpot_p99_ms"] < trial["latency_ms"], mode
         assert trial["tokens_per_s"] == pytest.approx(4 * tokens * 1000 / trial["latency_ms"]), mode
-        assert trial["period_ms"] is None and trial["gpu_busy_ms"] < trial["latency_ms"], mode
+        assert trial["period_ms"] is None, mode
     by_mode = {trial["mode"]: trial for trial in trials}
     # every step replays one graph; the prompt is eager in all modes
     for mode in ("reduce-overhead", "cuda-graph"):
