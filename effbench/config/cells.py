@@ -17,6 +17,7 @@ from effbench.core import streams
 from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError
 from effbench.core.labels import override_text
+from effbench.core.parallel import Parallel
 from effbench.core.printable import one_line
 from effbench.core.settings import Config
 from effbench.models.catalog import LIBRARIES
@@ -131,6 +132,13 @@ def split(jobs: Sequence[Job]) -> tuple[list[Cell], Settings]:
     return cells, Settings.of(first)
 
 
+def parallel_of(config: Config) -> str | None:
+    """Return the cell's value of `parallel`, None for one device. Raises ConfigError."""
+    if Parallel.parse(config.parallel) is None:
+        return None
+    return config.parallel
+
+
 def cell_of(config: Config) -> Cell:
     """Return the cell of a configuration, in which device and dtype may be `auto`. Raises
     ConfigError for an invalid stream."""
@@ -148,6 +156,7 @@ def cell_of(config: Config) -> Cell:
         env={key: override_text(value) for key, value in config.env.items()},
         stream=streams.resolve(vars(config.stream)),
         threads=config.threads,
+        parallel=parallel_of(config),
         **of_phase,
     )
 

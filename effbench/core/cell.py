@@ -87,7 +87,8 @@ class Cell:
     `name`, `_target_` and the mode's settings. `stream` is None if all calls have the same sizes;
     otherwise it holds what `streams.resolve` returns, and `bs` is the largest batch size.
     `training` and `generate` hold the settings of their phases, otherwise None. `threads` is None
-    for one thread for each physical core. All values are plain JSON. `dtype` and `device` may be
+    for one thread for each physical core. `parallel` is None for one device, otherwise what
+    `Parallel.parse` reads. All values are plain JSON. `dtype` and `device` may be
     `auto` until the sweep is planned (`config.cells.resolve`).
 
     A new axis is a field of `settings.Config`, a field here that is None by default, a line in
@@ -108,6 +109,7 @@ class Cell:
     training: JsonObject | None = None
     generate: JsonObject | None = None
     threads: int | None = None
+    parallel: str | None = None
 
     @cached_property
     def key(self) -> str:

@@ -103,6 +103,21 @@ class DuetRequest(Payload):
 
 
 @dataclass
+class RankRequest(Payload):
+    """Which part a process has in a trial that uses several devices.
+
+    `rank`: from 0, the leader, whose record is that of the trial; `size`: number of ranks;
+    `folder`: a private folder at which they meet; `answer_s`: seconds after which a rank that does
+    not answer counts as lost.
+    """
+
+    rank: int
+    size: int
+    folder: str
+    answer_s: float
+
+
+@dataclass
 class TrialRequest(Payload):
     """A trial: the cell's parameters, the protocol's settings, and where to run it."""
 
@@ -124,10 +139,15 @@ class TrialRequest(Payload):
     baseline: dict[str, Any] | None = None
     # the trial alternates with another one; None: it is timed alone
     duet: DuetRequest | None = None
+    # the process is one of several ranks; None: it is the only one
+    rank: RankRequest | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.duet, dict):  # from JSON
+        # from JSON
+        if isinstance(self.duet, dict):
             self.duet = DuetRequest(**self.duet)
+        if isinstance(self.rank, dict):
+            self.rank = RankRequest(**self.rank)
 
 
 @dataclass

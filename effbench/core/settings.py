@@ -258,6 +258,8 @@ class Config:
     # threads of torch on the CPU; null: one for each physical core that the trial may use
     threads: AtLeast1 | None = None
     device: Literal["auto", "cuda", "cpu"] = "auto"  # `auto`: cuda if torch sees a GPU, else cpu
+    # `none`: one device; `tp2`: tensor parallel over two; `ddp2`, `fsdp2`: data parallel training
+    parallel: str = "none"
     numerics: Numerics = field(default_factory=Numerics)
     # environment variables of the cell's process; such a cell runs in a fresh interpreter
     env: dict[str, str | int | float | bool] = field(default_factory=dict)
