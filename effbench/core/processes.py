@@ -85,6 +85,13 @@ def wait_until_gone(pid: int, timeout_s: float) -> None:
         time.sleep(GONE_POLL_S)
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether the process was stopped by a signal or a debugger, and has not continued."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    return False
+
+
 def environment_of(pid: int, name: str) -> str | None:
     """Return the value of a variable in the initial environment of process `pid`, or None."""
     with contextlib.suppress(OSError):

@@ -10,6 +10,7 @@
 | schedule | which trials are left, in which order, and which are no longer needed? |
 | duets | how do two trials meet that are timed in turn? |
 | devices | which GPU and cores does a trial have to itself, and how long may it wait for them? |
+| ranks | how do the processes of a trial that uses several devices end together? |
 | client, pool | how do processes start from fork servers, and how do they end? |
 | interpreters, probe | does an interpreter suit, and what does its machine have? |
 """

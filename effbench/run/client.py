@@ -19,10 +19,11 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from effbench.core import processes, warning_filters
-from effbench.core.cell import Status
+from effbench.core.cell import Status, Trial
 from effbench.core.errors import WorkerError
 from effbench.core.folders import cache_home, check_plain, current_user
 from effbench.core.message import (
+    BEFORE_USER_CODE,
     DUET_PHASE,
     PROBE_PHASE,
     TRIAL_VARIABLE,
@@ -76,26 +77,34 @@ def attempts(stop: threading.Event) -> Iterator[bool]:
 class ServerRequest:
     """A task in a child of the server. `begun`: the phases in the order in which they began, and
     None at its end; `ForkServer.phases` takes them. `outcome`: the message `ended`, or {"died":
-    reason} if the server ended. `waited_s`: for how long it waited for the other member of its
-    duet, which does not count towards its timeout."""
+    reason} if the server ended. `phases_begun`: number of its own phases; `ended_s`: of the
+    monotonic clock; `waited_s`: for how long it waited for the other member of its
+    duet, which does not count towards its timeout. `rank_name`: of the rank that failed alone,
+    for its reason; `explanation`: why it timed out."""
 
     id: str
     begun: SimpleQueue[str | None] = field(default_factory=SimpleQueue)
     done: threading.Event = field(default_factory=threading.Event)
     outcome: Message = field(default_factory=dict)
     phase: str | None = None
+    phases_begun: int = 0
     pid: int | None = None
+    ended_s: float | None = None
     stopped: bool = False
     timed_out_s: float | None = None
     waited_s: float = 0.0
+    rank_name: str = ""
+    explanation: str = ""
 
     def begin(self, phase: str) -> None:
         """Note the phase that begins."""
         self.phase = phase
+        self.phases_begun += 1
         self.begun.put(phase)
 
     def end(self, outcome: Message) -> None:
         self.outcome = outcome
+        self.ended_s = time.monotonic()
         self.done.set()
         self.begun.put(None)
 
@@ -111,11 +120,56 @@ class ServerRequest:
             return False
         return "failed" in self.outcome or self.phase == PROBE_PHASE
 
+    @property
+    def is_early(self) -> bool:
+        """Whether a trial ended before any code of the user ran."""
+        return self.phase in BEFORE_USER_CODE or "failed" in self.outcome
+
+    @property
+    def status(self) -> Status:
+        """The status of a trial that has ended."""
+        return self.record("", 0).status
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a trial has ended with a record that has measurements."""
+        return self.result is not None and self.status.is_measured
+
+    def record(self, cell_key: str, round: int) -> Trial:
+        """Return the record of a trial that has ended, or a record of how its process did."""
+        record = self.sent_record(cell_key, round)
+        if record is None:
+            record = Trial(cell_key, round, *self.failure())
+            record.phase = self.phase
+            record.pid = self.outcome.get("pid")
+            if self.outcome.get("log"):
+                record.extra["log"] = self.outcome["log"]
+        if self.rank_name:
+            record.reason = f"{self.rank_name}: {record.reason}"
+        return record
+
+    def sent_record(self, cell_key: str, round: int) -> Trial | None:
+        """Return the record that the process sent, or one that tells that it is invalid."""
+        if self.result is None:
+            return None
+        try:
+            return Trial.from_json(self.result)
+        except ValueError as error:
+            return Trial(
+                cell_key,
+                round,
+                Status.CRASHED,
+                f"its process sent an invalid trial record: {error}",
+            )
+
     def failure(self) -> tuple[Status, str]:
         """Return the status and reason of a task without a result."""
         where = f"in {self.phase}" if self.phase else "before it began"
         if self.timed_out_s is not None:
-            return Status.TIMEOUT, f"not done after {self.timed_out_s:g} s ({where})"
+            reason = f"not done after {self.timed_out_s:g} s ({where})"
+            if self.explanation:
+                reason = f"{reason}: {self.explanation}"
+            return Status.TIMEOUT, reason
         if self.outcome.get("oom_killed"):
             return Status.OOM, f"killed by the kernel: host memory ran out ({where})"
         return Status.CRASHED, f"{self.end_of_process()} ({where})"

@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 
 from effbench.core.cell import Cell
 from effbench.core.cores import parse_cores, physical_cores
 from effbench.core.errors import WorkerError
 from effbench.core.message import ProbedGpu
+from effbench.core.parallel import NONE, Parallel
 from effbench.core.settings import Executor
 from effbench.run.interrupts import POLL_S, StoppedError
 
@@ -41,7 +42,8 @@ class Slot:
     users.
 
     `index`, `uuid`: of the GPU, None for the CPU; `visible`: the value of CUDA_VISIBLE_DEVICES that
-    selects it. `cores`: those of its trials; None: no pinning.
+    selects it. `cores`: those of its trials; None: no pinning. `ranks`: the slot of each process
+    of a trial that uses several devices; the slot's other fields are those of the first one.
     """
 
     name: str
@@ -50,6 +52,14 @@ class Slot:
     uuid: str | None = None
     visible: str = ""
     cores: list[int] | None = None
+    ranks: Sequence[Slot] = ()
+
+    @property
+    def devices(self) -> list[Slot]:
+        """The devices to lock. All processes of a machine lock several in this order, so that none
+        waits for one that waits for it."""
+        by_uuid = {slot.uuid or "": slot for slot in self.ranks or [self]}
+        return [by_uuid[uuid] for uuid in sorted(by_uuid)]
 
     @property
     def is_gpu(self) -> bool:
@@ -93,8 +103,8 @@ def wait_for_device(
     the second and the third; the other member waits for it, without a limit of its own. Jobs of
     SLURM first wait in its queue.
 
-    1. Trials on the CPU and on GPUs take turns, and trials of one cell do not overlap, for as long
-       as they run: `TrialQueue.take`
+    1. Trials on the CPU and on GPUs take turns, trials of one cell do not overlap, and a trial that
+       uses several GPUs collects them, for as long as others run: `TrialQueue.take`
        (run/schedule.py).
     2. Here, for another effbench, before the trial's process starts: it does not count towards
        `timeout_s` of the trial.
@@ -144,6 +154,62 @@ def slots_of(gpus: Sequence[ProbedGpu], cells: Iterable[Cell]) -> list[Slot]:
     if "cpu" in devices or not slots:
         slots.append(Slot("CPU", "cpu"))
     return slots
+
+
+# --- several devices ---
+
+
+def rank_count(cell: Cell) -> int:
+    """Return the number of processes of a trial of this cell, each with its own device."""
+    parallel = Parallel.parse(cell.parallel or NONE)
+    return parallel.size if parallel else 1
+
+
+def lacking_devices(cell: Cell, slots: Iterable[Slot]) -> str | None:
+    """Return why no trial of this cell can have a device for each of its ranks, or None. `slots`:
+    all of this machine."""
+    size, unit = rank_count(cell), "physical cores"
+    if size == 1:
+        return None
+    found = len(physical_cores(os.sched_getaffinity(0)))
+    if cell.device == "cuda":
+        unit = "GPUs"
+        found = sum(slot.is_gpu for slot in slots)
+    if found >= size:
+        return None
+    return f"parallel={cell.parallel} needs {size} {unit}; this machine has {found}"
+
+
+def joined_slot(cell: Cell, slots: Sequence[Slot]) -> Slot:
+    """Return the slot of a trial of this cell: that of its ranks, if the cell has several. On GPUs
+    each has one of these slots, on the CPU an equal part of the physical cores."""
+    size = rank_count(cell)
+    if size == 1:
+        return slots[0]
+    ranks = cpu_ranks(slots[0], size)
+    if cell.device == "cuda":
+        ranks = gpu_ranks(slots[:size])
+    name = ", ".join(dict.fromkeys(rank.name for rank in ranks))
+    return replace(ranks[0], name=name, ranks=ranks)
+
+
+def gpu_ranks(slots: Sequence[Slot]) -> list[Slot]:
+    """Return the slots of ranks on these GPUs. Each rank sees its own GPU first, and then the
+    others, from which it can read directly."""
+    ordered = sorted(slots, key=lambda slot: slot.index or 0)
+    ranks = []
+    for slot in ordered:
+        others = [other.visible for other in ordered if other is not slot]
+        ranks.append(replace(slot, visible=",".join([slot.visible, *others])))
+    return ranks
+
+
+def cpu_ranks(slot: Slot, size: int) -> list[Slot]:
+    """Return the slots of this many ranks on the CPU."""
+    cores = physical_cores(os.sched_getaffinity(0))
+    part = len(cores) // size
+    shares = [cores[rank * part : (rank + 1) * part] for rank in range(size)]
+    return [replace(slot, cores=sorted(chain(*share))) for share in shares]
 
 
 @contextmanager

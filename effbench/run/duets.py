@@ -25,8 +25,10 @@ from effbench.stats.significance import (
 
 def allows_duet(cell: Cell) -> bool:
     """Return whether the cell's calls can alternate with those of another process: a training step,
-    a request and a stream are timed as a whole."""
-    return cell.phase == "inference" and cell.stream is None and cell.generate is None
+    a request and a stream are timed as a whole, and `parallel` has calls that alternate already."""
+    if cell.parallel is not None or cell.phase != "inference":
+        return False
+    return cell.stream is None and cell.generate is None
 
 
 class Meeting:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from effbench.core.cell import Status, Trial
 from effbench.core.labels import grouped
+from effbench.run.devices import Slot, rank_count
 from effbench.run.duets import Duets, StoppingRule, misses_compilations
 from effbench.run.plan import CellRun, Settings, is_of_duet
 from effbench.stats.intervals import enough
@@ -30,9 +31,29 @@ class TrialGroup:
         return self.runs[0].cell.device
 
     @property
+    def gpus(self) -> int:
+        """The number of GPUs that its trials need at once, at least 1; 1 on the CPU."""
+        if self.device == "cpu":
+            return 1
+        return max(rank_count(run.cell) for run in self.runs)
+
+    @property
     def key(self) -> Hashable:
         """What the groups of these runs share in all rounds."""
         return self.runs[0].group
+
+
+@dataclass
+class Placement:
+    """A group, and the slots that have come together for it. It runs once it has `size` slots."""
+
+    group: TrialGroup
+    size: int
+    slots: list[Slot] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.slots) == self.size
 
 
 class TrialQueue:
@@ -41,42 +62,60 @@ class TrialQueue:
     Only one group of a cell runs at a time, since its compile cache has one writer. Those of a
     round on GPUs come before those on the CPU.
 
-    `devices`: of all slots; a trial for any other one runs on any slot and reports it as missing.
+    `slots`: all slots; a trial for any other device, or for more GPUs than there are, runs on any
+    one and reports what is missing.
     """
 
-    def __init__(self, groups: Iterable[TrialGroup], devices: Collection[str]) -> None:
+    def __init__(self, groups: Iterable[TrialGroup], slots: Iterable[Slot]) -> None:
         self.groups = sorted(groups, key=lambda group: (group.round, group.device == "cpu"))
-        self.devices = devices
-        #: Key of each running group -> device of its slot.
-        self.running: dict[Hashable, str] = {}
+        self.devices = Counter(slot.device for slot in slots)
+        #: Key of each group that runs, or collects its slots.
+        self.placed: dict[Hashable, Placement] = {}
         self.lock = threading.Lock()
 
-    def take(self, device: str) -> TrialGroup | None:
-        """Return the next group for a slot of this device; None if no group is available at the
-        moment.
+    def take(self, slot: Slot) -> Placement | None:
+        """Return the next group with its slots, of which this is the last one; None if the slot has
+        nothing to run at the moment.
+
+        A group that needs several GPUs collects the next ones that are free. Until it has run, they
+        take no other group; meanwhile no second group collects GPUs, so that both never wait for
+        each other.
 
         A trial on the CPU may use every core, so that none on a GPU runs at the same time. Both
         devices take turns by rounds: a comparison of devices must not compare different times.
         """
         with self.lock:
-            if any(other != device for other in self.running.values()):
+            placements = self.placed.values()
+            if any(slot in placement.slots for placement in placements):
                 return None
-            for position, group in enumerate(self.groups):
-                if group.device != device and group.device in self.devices:
-                    return None  # it is the other device's turn
-                if group.key not in self.running:
-                    self.running[group.key] = device
-                    return self.groups.pop(position)
-            return None
+            if any(placement.slots[0].device != slot.device for placement in placements):
+                return None
+            incomplete = [one for one in placements if not one.is_complete]
+            placement = incomplete[0] if incomplete else self.next_for(slot)
+            if placement is None:
+                return None
+            placement.slots.append(slot)
+            return placement if placement.is_complete else None
+
+    def next_for(self, slot: Slot) -> Placement | None:
+        """Return the next group that a slot of this device may run, without slots yet."""
+        for position, group in enumerate(self.groups):
+            if group.device != slot.device and self.devices[group.device]:
+                return None  # it is the other device's turn
+            if group.key not in self.placed:
+                size = group.gpus if group.gpus <= self.devices["cuda"] else 1
+                self.placed[group.key] = Placement(self.groups.pop(position), size)
+                return self.placed[group.key]
+        return None
 
     def finished(self, group: TrialGroup) -> None:
-        """End the group, so that another one of its cell may run."""
+        """End the group, so that its slots are free and another one of its cell may run."""
         with self.lock:
-            del self.running[group.key]
+            del self.placed[group.key]
 
     def is_empty(self) -> bool:
         with self.lock:
-            return not self.groups and not self.running
+            return not self.groups and not self.placed
 
 
 @dataclass

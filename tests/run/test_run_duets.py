@@ -151,6 +151,7 @@ def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes(monkeypat
         ({"phase": "training"}, False),
         ({"stream": {"sizes": [1, 2]}}, False),
         ({"generate": {}}, False),
+        ({"parallel": "tp2"}, False),
     ],
 )
 def test_which_cells_alternate(changed, expected):

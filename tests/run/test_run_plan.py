@@ -1,7 +1,7 @@
 """Which trials are left, in which order slots take them, and how a plan is printed."""
 
 import pytest
-from schedule_parts import cell_runs, groups, trials_of
+from schedule_parts import CPU, cell_runs, gpus, groups, trials_of
 
 from effbench.core.cell import Cell, Status, Trial
 from effbench.run.dry_run import plan_table
@@ -28,21 +28,17 @@ def test_what_is_recorded_or_has_failed_is_not_run():
     assert {(run.cell.bs, round) for run, round in left} == {(1, 1), (1, 2), (3, 0), (3, 2)}
 
 
-def queue_of(planned, devices=("cuda", "cpu")):
-    return TrialQueue(planned, devices)
-
-
-@pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
-@pytest.mark.parametrize(("gpus", "cpus"), [(2, 3), (0, 2)])
-def test_devices_take_turns_by_rounds(devices, gpus, cpus):
-    queue = queue_of(groups([*cell_runs(gpus), *cell_runs(cpus, device="cpu")], 3))
+@pytest.mark.parametrize("slots", [[*gpus(1), CPU], [CPU, *gpus(1)]])
+@pytest.mark.parametrize(("on_gpu", "on_cpu"), [(2, 3), (0, 2)])
+def test_devices_take_turns_by_rounds(slots, on_gpu, on_cpu):
+    queue = TrialQueue(groups([*cell_runs(on_gpu), *cell_runs(on_cpu, device="cpu")], 3), slots)
     order = []
     for _ in range(100):
-        for device in devices:
-            group = queue.take(device)
-            if group is not None:
-                order.append(group.round)
-                queue.finished(group)
+        for slot in slots:
+            placement = queue.take(slot)
+            if placement is not None:
+                order.append(placement.group.round)
+                queue.finished(placement.group)
     assert queue.is_empty()
     assert order == sorted(order)
 

@@ -1,20 +1,19 @@
 """Run the trials of a sweep on the GPUs and the CPU of this machine (`executor=local`): one is
 timed at a time per device, all devices in parallel.
 
-A thread per slot takes groups of trials from one queue. The two trials of a duet run at the same
-time.
+A thread per slot takes groups of trials from one queue; the last one of the slots that a trial on
+several GPUs needs runs it for all. The two trials of a duet run at the same time.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,11 +22,18 @@ from typing import Any
 from effbench.core.cell import Status, Trial
 from effbench.core.errors import WorkerError
 from effbench.core.meeting import ALONE, DUET
-from effbench.core.message import BEFORE_USER_CODE, DuetRequest, TrialRequest
+from effbench.core.message import BEFORE_USER_CODE, DuetRequest, RankRequest, TrialRequest
 from effbench.core.printable import count
 from effbench.run.client import ForkServer, ServerRequest, attempts
 from effbench.run.compile_caches import sweep_cache
-from effbench.run.devices import Slot, held_driver, slots_of, wait_for_device
+from effbench.run.devices import (
+    Slot,
+    held_driver,
+    joined_slot,
+    lacking_devices,
+    slots_of,
+    wait_for_device,
+)
 from effbench.run.duets import Meeting, allows_duet
 from effbench.run.executors.base import TrialExecutor
 from effbench.run.executors.job_files import JobStore
@@ -35,6 +41,7 @@ from effbench.run.interpreters import Interpreter
 from effbench.run.interrupts import POLL_S, StoppedError
 from effbench.run.plan import CellRun, cells_of
 from effbench.run.pool import ServerPool, environment_ids, gpus_of
+from effbench.run.ranks import Ranks
 from effbench.run.resume import recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue
 from effbench.store.store import Store
@@ -112,7 +119,7 @@ class LocalExecutor(TrialExecutor):
         last_round = 0
         if self.settings.executor.renew_server and any(slot.is_gpu for slot in self.slots):
             last_round = self.settings.protocol.rounds - 1
-        self.queue = TrialQueue(groups, {slot.device for slot in self.slots})
+        self.queue = TrialQueue(groups, self.slots)
         self.pools: dict[Interpreter, ServerPool] = {}
         with (
             ExitStack() as opened,
@@ -146,41 +153,56 @@ class LocalExecutor(TrialExecutor):
         """Run trials of the queue on this slot until it is empty. An exception stops the sweep."""
         try:
             while not self.stop.is_set() and not self.queue.is_empty():
-                group = self.queue.take(slot.device)
-                if group is None:  # the remaining ones are running, or need another device
+                placement = self.queue.take(slot)
+                if placement is None:  # the remaining ones are running, or need other devices
                     self.stop.wait(POLL_S)
                     continue
-                self.run_group(slot, group)
-                self.queue.finished(group)
+                self.run_group(placement.slots, placement.group)
+                self.queue.finished(placement.group)
         except StoppedError:
             pass
         except BaseException:
             self.stop.set()
             raise
 
-    def run_group(self, slot: Slot, group: TrialGroup) -> None:
+    def run_group(self, slots: Sequence[Slot], group: TrialGroup) -> None:
         """Run and record the trials of the group that are still needed. Raises StoppedError."""
         runs = [run for run in group.runs if not self.rounds.is_over(run)]
         if self.is_duet(runs):
-            records = self.run_duet(slot, runs, group.round)
+            records = self.run_duet(slots[0], runs, group.round)
             if records is not None:
                 self.record(records, runs)
                 return
         for run in runs:
-            with self.lock(slot):
-                record = self.run_trial(slot, run, self.request_of(slot, run, group.round))
+            record = self.run_alone(slots, run, group.round)
             if run in self.apart:
                 record.extra[DUET] = {ALONE: NO_ROOM}
             self.record({run: record}, runs)
 
-    def lock(self, slot: Slot) -> socket.socket:
-        """Return the lock of the slot's device, and show if it must wait; see
+    def run_alone(self, slots: Sequence[Slot], run: CellRun, round: int) -> Trial:
+        """Run a trial on the slots that it needs, under their locks, and return its record. Raises
+        StoppedError."""
+        lack = lacking_devices(run.cell, self.slots)
+        if lack is not None:
+            self.progress.started(slots[0].name, run, round)
+            return Trial(run.cell.key, round, Status.UNSUPPORTED, lack)
+        slot = joined_slot(run.cell, slots)
+        with self.locked(slot):
+            return self.run_trial(slot, run, self.request_of(slot, run, round))
+
+    @contextmanager
+    def locked(self, slot: Slot) -> Iterator[None]:
+        """Hold the locks of the slot's devices in this context, and show if it must wait; see
         `wait_for_device`."""
-        lock = slot.try_lock()
-        if lock is not None:
-            return lock
-        self.progress.waiting(slot.name)
-        return wait_for_device(slot, self.stop, self.settings.executor.lock_timeout_s)
+        with ExitStack() as locks:
+            for device in slot.devices:
+                lock = device.try_lock()
+                if lock is None:
+                    self.progress.waiting(device.name)
+                    timeout_s = self.settings.executor.lock_timeout_s
+                    lock = wait_for_device(device, self.stop, timeout_s)
+                locks.enter_context(lock)
+            yield
 
     # --- duets ---
 
@@ -201,7 +223,7 @@ class LocalExecutor(TrialExecutor):
         """
         first, second = runs
         with (
-            self.lock(slot),
+            self.locked(slot),
             tempfile.TemporaryDirectory(prefix="effbench-duet-") as folder,
             ThreadPoolExecutor(1) as helper,
         ):
@@ -318,15 +340,20 @@ class LocalExecutor(TrialExecutor):
         with self.server_of(run, request.round, is_alone) as server:
             started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
             start = time.monotonic()
-            task = server.submit("trial", request.to_json(), {**slot.env, **run.cell.env})
-            for phase in server.phases(task, self.settings.timeout_s, self.stop):
-                self.progress.phase(run, phase)
-                if meeting is not None:
-                    meeting.begins(phase)
+            if slot.ranks:
+                task = self.run_ranks(server, slot, run, request)
+            else:
+                task = self.run_process(
+                    server,
+                    slot,
+                    run,
+                    request,
+                    meeting,
+                )
             wall_s = time.monotonic() - start - task.waited_s
         if task.stopped:
             raise StoppedError
-        record = record_of(task, run.cell.key, request.round)
+        record = task.record(run.cell.key, request.round)
         record.started_at = started_at
         record.wall_s = wall_s
         record.gpu_index = slot.index
@@ -334,8 +361,49 @@ class LocalExecutor(TrialExecutor):
         seconds = record.extra.get("phase_seconds")
         if seconds:
             record.overhead_s = wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
-        is_early = task.phase in BEFORE_USER_CODE or "failed" in task.outcome
-        return TrialAttempt(record, is_early, server_died="died" in task.outcome)
+        return TrialAttempt(record, task.is_early, server_died="died" in task.outcome)
+
+    def run_process(
+        self,
+        server: ForkServer,
+        slot: Slot,
+        run: CellRun,
+        request: TrialRequest,
+        meeting: Meeting | None,
+    ) -> ServerRequest:
+        """Run the trial in one process, and return its task."""
+        task = server.submit("trial", request.to_json(), {**slot.env, **run.cell.env})
+        for phase in server.phases(task, self.settings.timeout_s, self.stop):
+            self.progress.phase(run, phase)
+            if meeting is not None:
+                meeting.begins(phase)
+        return task
+
+    def run_ranks(
+        self,
+        server: ForkServer,
+        slot: Slot,
+        run: CellRun,
+        request: TrialRequest,
+    ) -> ServerRequest:
+        """Run the trial in a process for each rank, and return the task that decides its record."""
+        timeout_s = self.settings.timeout_s
+        with tempfile.TemporaryDirectory(
+            prefix="effbench-ranks-", ignore_cleanup_errors=True
+        ) as folder:
+            # the trial times out before a rank gives up another one, and finds which one is late
+            answer_s = 2 * timeout_s
+            leader = RankRequest(0, len(slot.ranks), folder, answer_s)
+            ranks = Ranks.start(
+                server,
+                request,
+                slot,
+                run.cell.env,
+                leader,
+            )
+            for phase in ranks.phases(timeout_s, self.stop):
+                self.progress.phase(run, phase)
+        return ranks.decisive()
 
     def server_of(
         self, run: CellRun, round: int, is_alone: bool
@@ -436,26 +504,6 @@ class LocalExecutor(TrialExecutor):
             f" {load:.1f} on {count(cores, 'core')}). The sweep no longer waits for one, and marks"
             f" the times with ~. To avoid this, {remedies}."
         )
-
-
-def record_of(task: ServerRequest, cell_key: str, round: int) -> Trial:
-    """Return the record of a trial, or a record of how its process ended."""
-    if task.result is not None:
-        try:
-            return Trial.from_json(task.result)
-        except ValueError as error:
-            return Trial(
-                cell_key,
-                round,
-                Status.CRASHED,
-                f"its process sent an invalid trial record: {error}",
-            )
-    record = Trial(cell_key, round, *task.failure())
-    record.phase = task.phase
-    record.pid = task.outcome.get("pid")
-    if task.outcome.get("log"):
-        record.extra["log"] = task.outcome["log"]
-    return record
 
 
 def may_lack_room(record: Trial) -> bool:

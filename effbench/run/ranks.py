@@ -1,0 +1,249 @@
+"""The processes of a trial that uses several devices, one for each rank: how they end together, and
+which of them tells how the trial ended.
+
+A rank that fails leaves the others waiting for it, perhaps forever. They get a few seconds to fail
+by themselves, and are then killed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty
+from typing import Self
+
+from effbench.core import processes
+from effbench.core.cell import Status
+from effbench.core.message import RankRequest, TrialRequest
+from effbench.run.client import NEVER, ForkServer, ServerRequest
+from effbench.run.devices import Slot
+from effbench.run.interrupts import POLL_S
+
+#: Seconds in which all ranks must end after the leader has ended or a rank has failed.
+GRACE_S = 3.0
+#: Seconds in which ranks print their stacks before they are killed.
+STACKS_S = 0.5
+#: The reason of a rank that failed because another one did.
+CONSEQUENCE = re.compile(
+    r"connection (was )?(closed|reset|refused)|broken pipe|remote process exited"
+    r"|rank \d+ of \d+ (has )?(ended|did not answer)",
+    re.IGNORECASE,
+)
+#: Statuses of a failure that may be one rank's alone. All others are the leader's judgement.
+OWN_FAILURES = (Status.ERROR, Status.CRASHED, Status.OOM)
+#: A line of a stack that faulthandler prints.
+FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
+#: Code in which a rank waits for others.
+WAITS = re.compile(r"/torch/(distributed|cuda)/|/effbench/(core|measure|models|modes|work\w+)/")
+#: Code that is not the user's.
+LIBRARY = re.compile(r"/(lib/python3[^/]*|site-packages|dist-packages)/")
+
+
+@dataclass(eq=False)
+class Rank:
+    """A process of the trial. `was_killed`: because another rank failed or the trial timed out;
+    `was_stopped`: by a signal, when it timed out. `cache_dir`: of compile caches."""
+
+    number: int
+    size: int
+    task: ServerRequest
+    cache_dir: str
+    was_killed: bool = False
+    was_stopped: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.number} of {self.size}"
+
+    @property
+    def has_ended(self) -> bool:
+        return self.task.done.is_set()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended by itself without a record that has measurements."""
+        return self.has_ended and not self.was_killed and not self.task.is_measured
+
+    @property
+    def reason(self) -> str:
+        """Why it failed."""
+        return str(self.task.record("", 0).reason)
+
+    @property
+    def has_own_record(self) -> bool:
+        """Whether it sent a record whose failure is not the consequence of another one."""
+        return self.task.result is not None and not self.failed_by_another
+
+    @property
+    def failed_by_another(self) -> bool:
+        return self.task.result is not None and bool(CONSEQUENCE.search(self.reason))
+
+    @property
+    def place(self) -> str | None:
+        """The innermost line of the user's code on its stack, as `net.py:12 in forward`; None if it
+        waited for other ranks, or its stack is unknown."""
+        _, _, stack = str(self.task.outcome.get("log")).rpartition("(most recent call first):\n")
+        for frame in FRAME.finditer(stack):
+            path = frame["path"]
+            # Inductor's code calls collectives
+            if WAITS.search(path) or path.startswith(self.cache_dir):
+                return None
+            if path.startswith("/") and not LIBRARY.search(path):
+                with suppress(ValueError):  # it is elsewhere
+                    path = str(Path(path).relative_to(Path.cwd()))
+                return f"{path}:{frame['line']} in {frame['function']}"
+        return None
+
+
+class Ranks:
+    """The processes of a trial that uses several devices; the first one leads. `timed_out_s`: the
+    timeout that they exceeded."""
+
+    def __init__(self, server: ForkServer, ranks: list[Rank]) -> None:
+        self.server = server
+        self.ranks = ranks
+        self.leader = ranks[0]
+        self.timed_out_s: float | None = None
+
+    @classmethod
+    def start(
+        cls,
+        server: ForkServer,
+        request: TrialRequest,
+        slot: Slot,
+        env: Mapping[str, str],
+        place: RankRequest,
+    ) -> Self:
+        """Start a process on each slot of a rank. `env`: of all; `place`: of the leader."""
+        size = len(slot.ranks)
+        caches = request.cache_dir or ""
+        ranks = []
+        for number, own in enumerate(slot.ranks):
+            asked = replace(
+                request,
+                gpu_uuid=own.uuid,
+                cores=own.cores,
+                rank=replace(place, rank=number),
+            )
+            if number > 0:  # a compile cache has one writer
+                asked.cache_dir = str(Path(caches) / f"rank{number}")
+            task = server.submit("trial", asked.to_json(), {**own.env, **env})
+            ranks.append(Rank(number, size, task, caches))
+        return cls(server, ranks)
+
+    def phases(self, timeout_s: float, stop: threading.Event = NEVER) -> Iterator[str]:
+        """Yield the leader's phases as they begin, until the processes of all ranks have ended: by
+        themselves, or killed after `timeout_s`, after another one failed, or once `stop` is set."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            while running := self.running():
+                first = running[0]
+                phase: str | None = None
+                with suppress(Empty):
+                    phase = first.task.begun.get(timeout=min(POLL_S, timeout_s))
+                if phase is not None and first is self.leader:
+                    yield phase
+                now = time.monotonic()
+                if stop.is_set():
+                    self.stop()
+                elif now > self.kill_at_s():
+                    self.kill()
+                elif now > deadline and self.running():
+                    self.time_out(timeout_s)
+        except BaseException:  # Ctrl-C: no process may outlive the device locks
+            self.stop()
+            raise
+
+    def running(self) -> list[Rank]:
+        return [rank for rank in self.ranks if not rank.has_ended]
+
+    def kill_at_s(self) -> float:
+        """Return the monotonic time at which the remaining ranks are killed; infinity before the
+        leader has ended or a rank has failed."""
+        ends = [rank.task.ended_s for rank in self.ranks if rank is self.leader or rank.has_failed]
+        return min(filter(None, ends), default=float("inf")) + GRACE_S
+
+    def kill(self) -> None:
+        running = self.running()
+        for rank in running:
+            rank.was_killed = True
+        for rank in running:
+            self.server.kill(rank.task)
+
+    def stop(self) -> None:
+        for rank in self.ranks:
+            rank.task.stopped = True
+        self.kill()
+
+    def time_out(self, timeout_s: float) -> None:
+        """Kill all ranks, after they have printed their stacks."""
+        self.timed_out_s = timeout_s
+        for rank in self.running():
+            pid = rank.task.pid
+            if pid is not None:
+                rank.was_stopped = processes.is_stopped(pid)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGUSR1)
+        time.sleep(STACKS_S)
+        self.kill()
+
+    # --- after the end ---
+
+    def decisive(self) -> ServerRequest:
+        """Return the task of the rank whose record is that of the trial, and note in it which rank
+        that is and, after a timeout, what it did."""
+        if self.timed_out_s is not None and self.leader.task.result is None:
+            return self.late()
+        failed = [rank for rank in self.ranks if rank.has_failed]
+        failed.sort(key=lambda rank: (rank.failed_by_another, rank.task.ended_s or 0.0))
+        if self.leader.task.is_measured:  # all ranks had done their part; they only ended badly
+            failed = [rank for rank in failed if rank.has_own_record]
+        is_common = len(failed) == len(self.ranks) and len({rank.reason for rank in failed}) == 1
+        if not failed or is_common:
+            return self.leader.task
+        first = failed[0]
+        if first is not self.leader or first.task.status in OWN_FAILURES:
+            first.task.rank_name = first.name
+        return first.task
+
+    def late(self) -> ServerRequest:
+        """Return the task of the rank for which the others waited until the trial timed out; the
+        leader's if that is unknown."""
+        rank = self.missing()
+        if rank is None:
+            places = dict.fromkeys(filter(None, [rank.place for rank in self.ranks]))
+            explanation = " and ".join(places)
+            if explanation:
+                explanation = f"the ranks are at {explanation}"
+        else:
+            explanation = f"{rank.name} did not arrive"
+            if rank.was_stopped:
+                explanation += "; it is stopped"
+            elif rank.place:
+                explanation += f"; it is at {rank.place}"
+        logs = [f"{rank.name}:\n{rank.task.outcome.get('log') or ''}" for rank in self.ranks]
+        task = (rank or self.leader).task
+        task.outcome["log"] = "\n".join(logs)
+        task.timed_out_s = self.timed_out_s
+        task.explanation = explanation
+        return task
+
+    def missing(self) -> Rank | None:
+        """Return the rank for which the others waited: one that is stopped, or runs the user's
+        code, or has begun the fewest phases. None if that is true of all."""
+        late = [rank for rank in self.ranks if rank.was_killed]
+        fewest = min(rank.task.phases_begun for rank in late)
+        stopped = [rank for rank in late if rank.was_stopped]
+        busy = [rank for rank in late if rank.place]
+        behind = [rank for rank in late if rank.task.phases_begun == fewest]
+        for some in (stopped, busy, behind):
+            if 0 < len(some) < len(self.ranks):
+                return some[0]
+        return None
