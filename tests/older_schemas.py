@@ -12,7 +12,8 @@ AFTER_0010 = (
     "period_median_low_ms period_median_high_ms host_high_ms threads disturbance pair_speedup"
     " pair_speedup_low pair_speedup_high pair_speedup_disturbed pairs pair_period_speedup"
     " pair_period_speedup_low pair_period_speedup_high pair_period_speedup_disturbed period_pairs"
-    " pair_disturbance host"
+    " pair_disturbance host collective_ms exposed_collective_ms rank_spread_ms ranks"
+    " ranks_peak_allocated_bytes"
 )
 AFTER_0006 = (
     "host_ms disturbed_fraction compilation kernel_fingerprint latency_p99_ms quantization_error"

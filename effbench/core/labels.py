@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from effbench.core import parallel
 from effbench.core.cell import LATER_NUMERICS, Cell, Identity, Result, Status
 
 #: Canonical order of the modes; other modes follow by name.
@@ -29,6 +30,7 @@ MODES = (
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 #: Parameters that cells omit -> their values.
 _OMITTED = {f"numerics.{name}": value for name, value in LATER_NUMERICS.items()}
+_OMITTED |= {"parallel": parallel.NONE}
 #: Fields of `Identity` that become labels if they vary, in this order.
 FIELDS = (
     "dtype",
@@ -46,8 +48,9 @@ FALLBACKS = ("sweep_id", "environment_id", "cell_key")
 PLACES = ("gpu_name", "torch_version", "python", "interpreter", "folder", "environment_id")
 _STREAM, _RATE = "stream.name", "stream.rate"
 #: Parameters that are labels even if all rows have the same value: bs is the largest size of a
-#: stream and would look like the only one, and a generation would look like a single call.
-_ALWAYS = (_STREAM, _RATE, "generate.prompt", "generate.new_tokens")
+#: stream and would look like the only one, and a generation or a call on several devices would look
+#: like a single call on one.
+_ALWAYS = (_STREAM, _RATE, "generate.prompt", "generate.new_tokens", "parallel")
 #: Parameters that have a field of their own, or follow from `_ALWAYS`.
 _COVERED = frozenset(
     {
@@ -261,7 +264,11 @@ class Labeller:
         of the module are tried first, because inputs refer to them. A variable must distinguish
         rows of one mode: it may belong to a mode."""
         # the length of a cache follows the prompt, not the other way round
-        always = {path: self._texts(path) for path in _ALWAYS if path in paths}
+        always: dict[str, list[str]] = {}
+        for path in _ALWAYS:
+            texts = self._texts(path)
+            if path in paths and set(texts) != {_OMITTED.get(path)}:
+                always[path] = texts
         swept: dict[str, list[str]] = {}
         for path in sorted(paths, key=lambda path: not path.startswith("model.module.")):
             texts = self._texts(path)

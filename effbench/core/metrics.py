@@ -213,6 +213,34 @@ class TrialFigures:
         combine="max",
         help="kernels, copies and fills per call on the GPU",
     )
+    collective_ms: Number = metric(
+        "collectives",
+        unit="ms",
+        compare="ratio",
+        combine="median",
+        help="time per call in which kernels of collectives ran, which includes waiting for other"
+        " ranks; from a profiled pass on the GPU of rank 0",
+    )
+    exposed_collective_ms: Number = metric(
+        "exposed collectives",
+        unit="ms",
+        compare="ratio",
+        combine="median",
+        help="the part of `collective_ms` in which no other kernel ran",
+    )
+    rank_spread_ms: Number = metric(
+        "spread of ranks",
+        unit="ms",
+        combine="median",
+        help="time between the end of a call on its first rank and on its last; median of the"
+        " trials' medians",
+    )
+    ranks: Whole = metric(
+        "ranks",
+        better=NEITHER,
+        combine="max",
+        help="processes with a device each that ran a trial together; NULL for `parallel=none`",
+    )
     enqueue_ms: Number = metric(
         "enqueue time",
         unit="ms",
@@ -249,6 +277,14 @@ class TrialFigures:
         combine="warm",
         help="torch's peak of allocated device memory in steady state, graph pools excluded"
         + _WARM_ONLY,
+    )
+    ranks_peak_allocated_bytes: Whole = metric(
+        "peak allocated, all ranks",
+        unit="bytes",
+        compare="ratio",
+        combine="warm",
+        help="sum of `peak_allocated_bytes` over the ranks; other memory figures are those of the"
+        " rank with the most" + _WARM_ONLY,
     )
     peak_reserved_bytes: Whole = metric(
         "peak reserved",
@@ -359,8 +395,8 @@ class ResultFigures:
         "throughput",
         unit="samples/s",
         better=HIGHER,
-        help="bs (or a stream's mean size) ÷ period (÷ latency without a period); NULL for arrivals"
-        " and CPU streams",
+        help="bs (or a stream's mean size; in data parallel training that of all ranks) ÷ period (÷"
+        " latency without a period); NULL for arrivals and CPU streams",
     )
     is_baseline: Flag = fact(
         "whether speedups compare with this cell: the first one in the plan with the sweep's"
@@ -428,6 +464,10 @@ class ResultFigures:
     gpu_busy_ci_low_ms: Number = None
     gpu_busy_ci_high_ms: Number = None
     kernels: Whole = None
+    collective_ms: Number = None
+    exposed_collective_ms: Number = None
+    rank_spread_ms: Number = None
+    ranks: Whole = None
     gpu_idle_fraction: Number = metric(
         "GPU idle fraction",
         from_times=True,
@@ -465,6 +505,7 @@ class ResultFigures:
     build_peak_allocated_bytes: Whole = None
     prepare_peak_allocated_bytes: Whole = None
     peak_allocated_bytes: Whole = None
+    ranks_peak_allocated_bytes: Whole = None
     peak_reserved_bytes: Whole = None
     peak_reserved_cold_bytes: Whole = metric(
         "peak reserved, cold cache",

@@ -6,8 +6,10 @@ Standard library only, because other interpreters import it without effbench's p
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from effbench.core.errors import ConfigError
 
@@ -45,10 +47,24 @@ class Parallel:
             " Example: parallel=none,tp2"
         )
 
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Parallel | None:
+        """Return how a stored cell with these parameters uses several devices; None for one device,
+        and for a text that this version does not know."""
+        try:
+            return cls.parse(str(params.get("parallel", NONE)))
+        except ConfigError:
+            return None
+
     @property
     def has_own_batches(self) -> bool:
         """Whether each rank has a batch of its own, of the cell's batch size."""
         return self.kind is not ParallelKind.TENSOR
+
+    @property
+    def batches(self) -> int:
+        """The number of batches of a call: of data parallel training, one for each rank."""
+        return self.size if self.has_own_batches else 1
 
     @property
     def name(self) -> str:

@@ -30,10 +30,10 @@ class Metric:
     offered as metrics. `better`: which values are better, by default lower ones. `compare`: `ratio`
     (interval of a ratio), `exact` (any change counts), `bound` (one value per sweep) or `none`.
     `interval`: columns of the bounds of its 95 % confidence interval. `combine`: how trials form a
-    result, `mean` (geometric), `max`, `min`, `warm` or `cold` (the largest of processes that did
-    not, or did, compile with an empty cache, if any); None: `store.summary` computes it. `caches`:
-    the compile caches of the trials that give it, marked or not: `cold`, `warm` or None, which
-    compile nothing; empty: all trials that count. `of`: the field of these trials, by default
+    result, `mean` (geometric), `median`, `max`, `min`, `warm` or `cold` (the largest of processes
+    that did not, or did, compile with an empty cache, if any); None: `store.summary` computes it.
+    `caches`: the compile caches of the trials that give it, marked or not: `cold`, `warm` or None,
+    which compile nothing; empty: all trials that count. `of`: the field of these trials, by default
     `name`. `explains`: whether failed cells keep it. `as_change`: whether people read the ratio
     1.54 as `+54 %`. `speedup_of`: the time that this speedup compares. `from_times`: whether it
     follows from times, which its unit does not tell. `name` and `kind` are those of the field that
@@ -46,7 +46,7 @@ class Metric:
     compare: Literal["ratio", "exact", "bound", "none"] = "none"
     help: str = ""
     interval: tuple[str, str] | None = None
-    combine: Literal["mean", "max", "min", "warm", "cold"] | None = None
+    combine: Literal["mean", "median", "max", "min", "warm", "cold"] | None = None
     caches: tuple[str | None, ...] = ()
     of: str = ""
     explains: bool = False

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from operator import attrgetter
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Self
 
 from effbench.core.cell import (
@@ -182,7 +182,10 @@ class CountedTrials:
             return mean_of(figures)
         if metric.combine == "min":
             return min(_positive(figures), default=None)
-        return max((figure for figure in figures if figure is not None), default=None)
+        known = [figure for figure in figures if figure is not None]
+        if metric.combine == "median" and known:
+            return median(known)
+        return max(known, default=None)
 
 
 def figure_of(trial: Trial, metric: Metric) -> float | None:

@@ -22,6 +22,7 @@ from effbench.core.cell import (
 )
 from effbench.core.errors import StoreError
 from effbench.core.labels import grouped
+from effbench.core.parallel import Parallel
 from effbench.core.printable import one_line
 from effbench.core.trace import DamagedTraceError, Trace
 from effbench.store.connect import insert
@@ -362,14 +363,17 @@ def _summaries(
 
 
 def _samples_per_call(cell: sa.Row[Any]) -> float | None:
-    """Return the batch size of a cell, or the mean size of its stream.
+    """Return the batch size of a cell, of all ranks in data parallel training, or the mean size of
+    its stream.
 
     It is unknown if the server chooses it, and for streams without a period, because their median
     latency is not that of the mean size.
     """
     stream = cell.params.get("stream")
     if stream is None:
-        return float(cell.bs)
+        parallel = Parallel.of(cell.params)
+        batches = parallel.batches if parallel else 1
+        return float(cell.bs * batches)
     if stream.get("rate") is not None or cell.device == "cpu":
         return None
     return float(stream.get("samples_per_call", cell.bs))

@@ -227,6 +227,17 @@ def test_another_phase_than_inference_is_always_a_label():
     ]
 
 
+def test_cells_without_parallel_are_labelled_none():
+    rows = [make.row(), with_params({"parallel": "tp2"})]
+    assert [labels["parallel"] for labels in labels_of(rows)] == ["none", "tp2"]
+
+
+def test_parallel_is_always_a_label_if_several_devices_are_used():
+    assert labels_of([with_params({"parallel": "tp2"})]) == [
+        {"model": "mlp", "parallel": "tp2", "bs": 1}
+    ]
+
+
 def test_a_generation_is_labelled_with_its_request_and_not_with_the_cache():
     request = {"generate.prompt": 8, "generate.new_tokens": 16}
     cache = {"generate.prompt": 4, "model.module.seq": 20}  # as long as prompt and new tokens

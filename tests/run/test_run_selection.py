@@ -49,6 +49,12 @@ def test_a_rule_reads_numbers_of_variables_and_settings_of_networks():
     assert excluded(cells, [{"model.arch": "a", "model.image_size": "<64"}]) == ({cells[3]}, [])
 
 
+def test_a_rule_matches_cells_of_one_device_by_none():
+    cells = [a_cell(parallel=parallel) for parallel in (None, "tp2", "ddp2")]
+    assert excluded(cells, [{"parallel": "none"}]) == ({cells[0]}, [])
+    assert excluded(cells, [{"parallel": ["tp2", "ddp2"]}]) == ({*cells[1:]}, [])
+
+
 @pytest.mark.parametrize(
     ("rules", "error"),
     [

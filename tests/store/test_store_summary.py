@@ -220,6 +220,13 @@ def test_the_throughput_follows_the_period():
     assert summarise([trial(0, period_ms=0.5)], bs=8).throughput_per_s == pytest.approx(16_000)
 
 
+def test_a_median_counts_a_time_of_zero():
+    """All collectives of a trial may run behind other kernels."""
+    trials = [trial(number, exposed_collective_ms=ms) for number, ms in enumerate((0.0, 0.0, 0.3))]
+    assert summarise(trials).exposed_collective_ms == 0.0
+    assert summarise([trial()]).exposed_collective_ms is None
+
+
 COLD = marked(
     0,
     compile_cache="cold",
