@@ -1,8 +1,9 @@
-"""The socket at which the two members of a duet meet, and the messages that they exchange: lines of
-plain JSON.
+"""The socket at which the two members of a duet meet, or the ranks of a trial, and the messages
+that they exchange: lines of plain JSON.
 
 The member that was started first listens. The sweep connects instead of its partner if that one
-does not come. Standard library only, because the sweep and its workers import this module.
+does not come. Of the ranks the leader listens. Standard library only, because the sweep and its
+workers import this module.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from effbench.core.message import decode, encode
 #: alone.
 DUET, ALONE = "duet", "alone"
 NAME = "duet"
+OTHER_MEMBER = "the other member of the duet"
 
 
 class PartnerLostError(Exception):
-    """The other member of a duet ended, does not answer or will not come; the text says why."""
+    """The other member of a duet, or another rank, ended, does not answer or will not come; the
+    text says why."""
 
 
 @contextmanager
@@ -72,11 +75,15 @@ def call_off(folder: Path, reason: str) -> None:
 
 
 class Partner:
-    """The connection to the other member. `answer_s`: the longest wait for a message."""
+    """The connection to another process. `answer_s`: the longest wait for a message; `name`: of
+    that process in errors."""
 
-    def __init__(self, connection: socket.socket, answer_s: float) -> None:
+    def __init__(
+        self, connection: socket.socket, answer_s: float, name: str = OTHER_MEMBER
+    ) -> None:
         self.connection = connection
         self.answer_s = answer_s
+        self.name = name
         connection.settimeout(answer_s)
         self.messages = connection.makefile("rb")
 
@@ -94,7 +101,7 @@ class Partner:
         except OSError as error:
             raise self.lost(error) from error
         if not line.endswith(b"\n"):
-            raise PartnerLostError("the other member of the duet ended")
+            raise PartnerLostError(f"{self.name} ended")
         return decode(line)
 
     def ask(self, op: str, **values: Any) -> dict[str, Any]:
@@ -113,4 +120,4 @@ class Partner:
         what = f"ended ({error})"
         if isinstance(error, TimeoutError):
             what = f"did not answer for {self.answer_s:g} s"
-        return PartnerLostError(f"the other member of the duet {what}")
+        return PartnerLostError(f"{self.name} {what}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +26,6 @@ import torch
 from effbench.measure.host import HostWatch, Reading
 from effbench.measure.rules import Rules
 from effbench.measure.samples import Timing
-from effbench.measure.token_times import RequestStep
 from effbench.measure.watch import GpuWatch
 from effbench.models.inputs import Inputs, KeptInputs, Step
 from effbench.stats.intervals import Interval, median_interval
@@ -60,6 +60,14 @@ def no_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+class SampledStep(ABC):
+    """A step that knows more about its newest call than the time that it took here."""
+
+    @abstractmethod
+    def sample(self, ms: float) -> float:
+        """Return the newest call as a sample, after synchronising. `ms`: its time here."""
 
 
 def synchronizer(device: torch.device) -> Callable[[], None]:
@@ -258,7 +266,7 @@ class Timer:
             returned = clock()
             synchronize()
             ms = (clock() - start) / 1e6
-            if isinstance(step, RequestStep):
+            if isinstance(step, SampledStep):
                 ms = step.sample(ms)
             result.samples_ms.append(ms)
             result.enqueue_ms.append((returned - start) / 1e6)

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import torch
 
+from effbench.measure.timing import SampledStep
+
 
 class RequestLatency(float):
     """The latency of a request in ms. `first_ms`: time to its first token; `between_ms`: times
@@ -15,7 +17,7 @@ class RequestLatency(float):
     between_ms: list[float]
 
 
-class RequestStep:
+class RequestStep(SampledStep):
     """A step whose calls are requests. It notes when the last one began (`began_ns`), and when each
     of its tokens was made.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import statistics
 import warnings
 from collections import Counter
@@ -24,6 +25,7 @@ from torch.profiler import ProfilerActivity
 from effbench.core.errors import UnsupportedError
 from effbench.core.labels import grouped
 from effbench.core.trace import DIGITS, KERNEL_TIMES, MOST_KERNELS, Kernel, Trace
+from effbench.measure.led_step import LedStep
 from effbench.measure.profile import LAUNCH
 from effbench.models.inputs import Inputs, Step
 
@@ -54,6 +56,12 @@ HOST_WORK = {
     "cudaStreamSynchronize": "waiting for the GPU",
     "cudaEventSynchronize": "waiting for the GPU",
 }
+#: Names of kernels of collectives.
+COLLECTIVE = re.compile(r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE)
+#: Beginning of the names of collectives on the CPU, which run in another thread.
+GLOO = "gloo:"
+#: The same of operators that start a collective or wait for one.
+COMMUNICATION = ("c10d::", "_c10d_functional::", "record_param_comms")
 OPERATORS = "operators"
 ATTENTION = "scaled_dot_product_attention"
 
@@ -94,23 +102,46 @@ class Call:
     gpu: Sequence[Event] = ()
 
 
+@dataclass(frozen=True)
+class RecordedCalls:
+    """What was recorded in synchronised calls. `timed`: the calls that give the times; `named`:
+    those in which operators were recorded, too."""
+
+    device: str
+    timed: Sequence[Call]
+    named: Sequence[Call]
+
+
 def take_trace(
     step: Step, inputs: Sequence[Inputs], device: torch.device, latency_ms: float
 ) -> Trace:
     """Trace some synchronised calls and return what ran in them. `latency_ms`: about how long one
     takes. Raises UnsupportedError, and what the step or the profiler raises."""
-    calls = round(1000 * TRACED_S / latency_ms)
-    calls = max(FEWEST_CALLS, min(MOST_CALLS, calls))
-    if device.type == "cuda":
-        recorded = record(step, inputs, calls, ProfilerActivity.CUDA)
-        named = record(step, inputs, FEWEST_CALLS, ProfilerActivity.CPU, ProfilerActivity.CUDA)
-    else:
-        recorded = named = record(step, inputs, calls, ProfilerActivity.CPU)
-    trace = averaged([traced(call, device.type) for call in recorded])
-    return replace(with_launchers(trace, named[-1]), host=host_work(named))
+    return trace_of(record_calls(step, inputs, device, latency_ms))
+
+
+def trace_of(recorded: RecordedCalls) -> Trace:
+    """Return what ran in a call. Raises UnsupportedError."""
+    trace = averaged([traced(call, recorded.device) for call in recorded.timed])
+    return replace(with_launchers(trace, recorded.named[-1]), host=host_work(recorded.named))
 
 
 # --- recording
+
+
+def record_calls(
+    step: Step, inputs: Sequence[Inputs], device: torch.device, latency_ms: float
+) -> RecordedCalls:
+    """Record some synchronised calls. `latency_ms`: about how long one takes. Raises
+    UnsupportedError, and what the step or the profiler raises."""
+    calls = round(1000 * TRACED_S / latency_ms)
+    calls = max(FEWEST_CALLS, min(MOST_CALLS, calls))
+    if device.type == "cuda":
+        timed = record(step, inputs, calls, ProfilerActivity.CUDA)
+        named = record(step, inputs, FEWEST_CALLS, ProfilerActivity.CPU, ProfilerActivity.CUDA)
+    else:
+        timed = named = record(step, inputs, calls, ProfilerActivity.CPU)
+    return RecordedCalls(device.type, timed, named)
 
 
 def record(
@@ -131,6 +162,8 @@ def record(
                     step(*args, **kwargs)
                     if on_cuda:
                         torch.cuda.synchronize()
+                if isinstance(step, LedStep):  # the next call begins when all ranks are ready
+                    step.sample(0.0)
         events = trace.profiler.kineto_results.events()
     host, gpu = [], []
     for event in events:
@@ -265,6 +298,57 @@ def launcher_of(operator: Event) -> str:
         if ATTENTION in event.name:
             return event.name
     return operator.name
+
+
+# --- collectives
+
+
+@dataclass(frozen=True)
+class CollectiveTimes:
+    """How long collectives run in a call, in ms. `exposed_ms`: the part in which nothing else runs
+    on the device."""
+
+    ms: float
+    exposed_ms: float
+
+
+def collective_times(recorded: RecordedCalls) -> CollectiveTimes:
+    """Return the median times of the collectives in these calls."""
+    spent_ns: list[int] = []
+    exposed_ns: list[int] = []
+    for call in recorded.timed:
+        collectives: list[Event] = []
+        others: list[Event] = []
+        if recorded.device == "cpu":
+            collectives = [event for event in call.host if event.name.startswith(GLOO)]
+            others = computing(call.host)
+        else:
+            for event in call.gpu:
+                kind = collectives if COLLECTIVE.search(event.name) else others
+                kind.append(event)
+        spent_ns.append(running_ns(collectives))
+        exposed_ns.append(running_ns(collectives + others) - running_ns(others))
+    return CollectiveTimes(statistics.median(spent_ns) / 1e6, statistics.median(exposed_ns) / 1e6)
+
+
+def computing(host: Sequence[Event]) -> list[Event]:
+    """Return the operators on the CPU that neither communicate nor contain one that does."""
+    others: set[Event] = set()
+    for event in host:
+        if event.name.startswith(GLOO):  # in another thread, whatever it seems to be a part of
+            others.add(event)
+        elif event.name.startswith(COMMUNICATION):
+            others.update(event.lineage)
+    return [event for event in host if is_operator(event) and event not in others]
+
+
+def running_ns(events: Iterable[Event]) -> int:
+    """Return the ns in which any of these events ran."""
+    spent = end = 0
+    for event in sorted(events, key=attrgetter("start")):
+        spent += max(0, event.end - max(event.start, end))
+        end = max(end, event.end)
+    return spent
 
 
 Item = TypeVar("Item", Kernel, Trace)

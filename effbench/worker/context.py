@@ -15,11 +15,12 @@ from effbench.core.message import MessagePipe, TrialRequest
 from effbench.measure import counters
 from effbench.measure.host import HostWatch
 from effbench.measure.rules import Rules
+from effbench.worker.ranks import ranks_of
 
 
 class TrialContext:
-    """What is asked for, and the `trial` that records what becomes of it. `seconds`: those of each
-    phase."""
+    """What is asked for, and the `trial` that records what becomes of it. `ranks`: the processes
+    that run it together. `seconds`: those of each phase."""
 
     def __init__(self, request: TrialRequest, pipe: MessagePipe) -> None:
         self.request = request
@@ -28,6 +29,7 @@ class TrialContext:
         self.rules = Rules.of(request.protocol)
         self.device = torch.device(self.cell.device)
         self.on_cuda = self.device.type == "cuda"
+        self.ranks = ranks_of(request.rank, self.device)
         self.trial = Trial(self.cell.key, request.round, Status.OK, pid=os.getpid())
         self.seconds: dict[str, float] = {}
 
@@ -37,6 +39,7 @@ class TrialContext:
         seconds."""
         self.trial.phase = name
         self.pipe.send(phase=name)
+        self.ranks.announce(name)
         start = time.perf_counter()
         try:
             yield

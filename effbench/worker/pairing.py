@@ -17,6 +17,7 @@ from effbench.core.disturbances import Disturbance
 from effbench.core.errors import UnsupportedError
 from effbench.core.printable import describe
 from effbench.measure import timing
+from effbench.measure.led_step import OrderKind
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, ratios, take_pairs
 from effbench.measure.timing import LATENCY, PERIOD
 from effbench.models.build import resolve_target
@@ -27,11 +28,15 @@ from effbench.modes.selective import separately_compiled_copy
 from effbench.stats.intervals import Interval
 from effbench.worker import why_marked
 from effbench.worker.context import CompilationWatch
+from effbench.worker.ranks import LostRankError
 from effbench.worker.step_timer import StepTimer
 from effbench.workloads.base import Workload, copies
+from effbench.workloads.endings import Ended
 
 #: Key in `Trial.extra`: why a trial has no pairs.
 NO_PAIRS = "no_pairs"
+#: The task of the other ranks to prepare the baseline.
+BASELINE = "baseline"
 #: Part of the timing budget that the pairs may take. With that of the trial's own timers it is less
 #: than 1, because the baseline warms up, too: a sweep takes no longer than without pairs.
 PART = 0.25
@@ -89,6 +94,8 @@ def add_pairs(settings: Mapping[str, Any], step_timer: StepTimer, latency_ms: fl
     trial = step_timer.context.trial
     try:
         speedups = paired_speedups(settings, step_timer, latency_ms)
+    except (Ended, LostRankError):  # of another rank
+        raise
     except UnsupportedError as error:
         trial.extra[NO_PAIRS] = str(error)
         return
@@ -131,7 +138,7 @@ def paired_speedups(
     reason = workload.unpaired()
     if reason is not None:
         raise UnsupportedError(reason)
-    baseline = prepare_baseline(settings, workload, step_timer.context.request.cache_dir)
+    baseline = baseline_of_all_ranks(settings, step_timer)
     compilation = CompilationWatch()
     workload.restore_state(workload.module)
     workload.restore_state(workload.ran)
@@ -140,6 +147,24 @@ def paired_speedups(
     if compiled is not None:
         raise UnsupportedError(compiled)
     return speedups
+
+
+def baseline_of_all_ranks(settings: Mapping[str, Any], step_timer: StepTimer) -> Step:
+    """Prepare the baseline in all ranks of the trial, and return its step. Raises UnsupportedError
+    if another rank could not, and what the mode raises."""
+    context, workload = step_timer.context, step_timer.workload
+    failure: Exception | None = None
+    with context.ranks.together(BASELINE) as answers:
+        try:
+            step = prepare_baseline(settings, workload, context.request.cache_dir)
+        except Exception as error:  # after the other ranks' answers
+            failure = error
+    if failure is not None:
+        raise failure
+    for answer in answers:
+        if answer["failure"] is not None:
+            raise UnsupportedError(answer["failure"])
+    return context.ranks.led(step, workload.inputs.timed, OrderKind.BASELINE)
 
 
 def time_pairs(step_timer: StepTimer, baseline: Step, mode_ms: float) -> dict[str, PairedSpeedup]:
@@ -158,6 +183,7 @@ def time_pairs(step_timer: StepTimer, baseline: Step, mode_ms: float) -> dict[st
     own_calls = LatencySide(timer, mode_ms)
     depends_on_host = other_calls.depends_on_host or own_calls.depends_on_host
     watcher.begin()
+    context.ranks.watch()
     watching = context.host_watched(depends_on_host, moves=context.on_cuda)
     taken: dict[str, Pairs] = {}
     with watching as host, timing.no_garbage_collection():
@@ -167,7 +193,7 @@ def time_pairs(step_timer: StepTimer, baseline: Step, mode_ms: float) -> dict[st
             own_blocks = PeriodSide(timer, budget_s)
             own_blocks.load()
             taken[PERIOD] = take_pairs(other_blocks, own_blocks, rules, budget_s, host)
-    gpu = watcher.newest_disturbance()
+    gpu = watcher.newest_disturbance() or context.ranks.newest_disturbance()
     facts = None
     if host is not None:
         facts = host.facts()

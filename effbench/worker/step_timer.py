@@ -85,12 +85,15 @@ class StepTimer:
         """Measure the latency and the period, if there is one, while watching the host and the
         GPU."""
         self.watcher.restart()
+        ranks = self.context.ranks
+        ranks.watch()
         depends_on_host = self.timer.waits_for_host()
         with self.context.host_watched(depends_on_host, moves=self.context.on_cuda) as host:
             timer = replace(self.timer, host=host)
             with timing.no_garbage_collection():
                 samples = self.run_timers(timer)
         self.watcher.end()
+        self.watcher.disturbance = self.watcher.disturbance or ranks.newest_disturbance()
         times = self.times_of(samples, host)
         evidence = why_marked.Evidence(
             times,

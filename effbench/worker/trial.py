@@ -1,5 +1,6 @@
 """Run a trial in a child of the fork server: build, reference, prepare, check, warm up, time, take
-pairs, profile.
+pairs, profile. Of a trial with several ranks this is the process that leads it, and
+`worker/following.py` the others.
 
 `RunningTrial.judge` decides whether it is `degraded`. A cell is `degraded` if that is the worst
 status of its trials (`CountedTrials.decisive` in `store/summary.py`), in the order of
@@ -9,9 +10,11 @@ versions.
 
 from __future__ import annotations
 
+import faulthandler
 import math
 import os
 import resource
+import signal
 import statistics
 import time
 from dataclasses import replace
@@ -23,18 +26,21 @@ from effbench.core.cell import Cell, Status, mode_settings
 from effbench.core.cores import physical_cores
 from effbench.core.errors import UnsupportedError
 from effbench.core.message import DEVICE_PHASE, Json, MessagePipe, TrialRequest
+from effbench.core.parallel import Parallel
 from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
 from effbench.measure.gpu import Gpu
-from effbench.measure.trace import take_trace
+from effbench.measure.trace import collective_times, record_calls, trace_of
 from effbench.measure.watch import GpuWatch
 from effbench.models.build import build_module, resolve_target, set_numerics
+from effbench.models.inputs import Step
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
 from effbench.modes.base import Example, Mode, Prepared
 from effbench.worker import failures
 from effbench.worker.context import TrialContext
 from effbench.worker.pairing import add_pairs
+from effbench.worker.ranks import LostRankError, merge_facts, record_spread
 from effbench.worker.step_timer import StepTimer
 from effbench.worker.step_times import StepTimes
 from effbench.workloads import quantization, state
@@ -46,21 +52,35 @@ TRACED_MS = 50.0
 #: Key in `Trial.extra`: why a trial has no trace.
 NO_TRACE = "no_trace"
 COPY_BUDGET_S = 0.02
+#: Tasks of all ranks after timing.
+FACTS, CHECK = "facts", "check"
 
 
 def run_task(payload: Json, pipe: MessagePipe) -> Json:
     """Run the trial of a TrialRequest as JSON, and return its Trial as JSON."""
-    context = TrialContext(TrialRequest(**payload), pipe)
+    # here, because that module imports this one
+    from effbench.worker.following import FollowingTrial
+
+    request = TrialRequest(**payload)
+    if request.rank is not None:
+        # the sweep asks for the stacks of ranks that hang
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+    context = TrialContext(request, pipe)
     trial = context.trial
+    running = RunningTrial if context.ranks.leads else FollowingTrial
     try:
-        RunningTrial(context).perform()
+        running(context).perform()
     except Ended as ended:
+        failed_ns = time.perf_counter_ns()
         trial.status, trial.reason = ended.status, ended.reason
     except BaseException as error:  # user code may raise anything
+        failed_ns = time.perf_counter_ns()
         trial.status, trial.reason = failures.classify(error, trial.phase)
         if trial.status is Status.ERROR:
             trial.has_library_status = bool(failures.LIBRARY_STATUS.search(trial.reason))
         trial.extra["traceback"] = failures.traceback_tail(error)
+    if not trial.status.is_measured:
+        context.ranks.settle_failure(trial, failed_ns)
     seconds = context.seconds
     trial.build_s = seconds.get("build")
     trial.check_s = seconds.get("check")
@@ -72,13 +92,15 @@ def run_task(payload: Json, pipe: MessagePipe) -> Json:
 
 class RunningTrial:
     """The phases of a trial in order, and their shared state. Each phase sets its fields of
-    `trial`. `wrong`: what is wrong with the step's results after timing, or None.
-    `compiler_counters`: after timing."""
+    `trial`. `ranks`: the processes that run the trial together. `wrong`: what is wrong with the
+    step's results after timing, or None. `degraded_elsewhere`: why the step of another rank is
+    degraded, or None. `compiler_counters`: after timing."""
 
     watcher: GpuWatch
     mode: Mode
     workload: Workload
     prepared: Prepared
+    led_step: Step
     times: StepTimes
     wrong: str | None
     observer: counters.Observer
@@ -90,6 +112,8 @@ class RunningTrial:
         self.cell = context.cell
         self.rules = context.rules
         self.trial = context.trial
+        self.ranks = context.ranks
+        self.degraded_elsewhere: str | None = None
         self.device = context.device
         self.on_cuda = context.on_cuda
         self.synchronize = timing.synchronizer(context.device)
@@ -97,6 +121,7 @@ class RunningTrial:
     def perform(self) -> None:
         with self.context.phase(DEVICE_PHASE):
             self.take_device()
+            self.ranks.join()
         with self.context.phase("setup"):
             self.set_up()
         # not in inference mode, whose tensors cannot be parameters
@@ -106,16 +131,17 @@ class RunningTrial:
         with self.observer:
             with self.context.phase("check"):
                 self.workload.take_reference()
+            if self.cell.parallel is not None:
+                with self.context.phase("split"):
+                    self.split(Parallel.parse(self.cell.parallel))
             with self.workload.context():  # eager's calls have shown which one the module allows
                 self.measure()
-        self.trial.extra["facts"] = self.prepared.checked_facts() | self.workload.figures(
-            self.times.latency_ms
-        )
-        self.judge()
+        self.conclude()
 
     def measure(self) -> None:
         """Prepare and time the step, and measure everything else about it."""
         self.prepare_and_check()
+        self.ranks.lead()
         step_timer = StepTimer(self.context, self.workload, self.make_timer(), self.watcher)
         step_timer.warm_up()
         if self.on_cuda:
@@ -125,12 +151,18 @@ class RunningTrial:
                 self.trial.extra["context_error"] = error
         self.times = step_timer.time()
         self.times.record(self.trial)
+        record_spread(self.trial, self.times.calls)
         if step_timer.has_period:
             self.watcher.record(self.trial)
         with self.context.phase("facts"):
-            self.take_facts()
+            with self.ranks.together(FACTS) as facts:
+                self.take_facts()
+            merge_facts(self.trial, facts)
         with self.context.phase("check"):
-            self.wrong = self.workload.wrong_after_timing()
+            with self.ranks.together(CHECK) as answers:
+                self.wrong = self.workload.wrong_after_timing()
+            for answer in answers:
+                self.wrong = self.wrong or answer["wrong"]
         if self.request.baseline and self.wrong is None and self.times.compiled is None:
             with self.context.phase("pairs"):
                 add_pairs(self.request.baseline, step_timer, self.times.latency_ms)
@@ -139,6 +171,11 @@ class RunningTrial:
                 if self.on_cuda:
                     self.try_profile()
                 self.try_trace()
+        with self.ranks.together("end") as answers:
+            pass
+        for rank, answer in enumerate(answers, 1):
+            if answer["degraded"] is not None:
+                self.degraded_elsewhere = f"rank {rank} of {self.ranks.size}: {answer['degraded']}"
 
     # --- preparation
 
@@ -209,6 +246,13 @@ class RunningTrial:
         self.synchronize()
         trial.build_peak_allocated_bytes, _ = memory.peaks(self.device)
 
+    def split(self, parallel: Parallel | None) -> None:
+        """Split the module over the ranks, and wait for all of them."""
+        split = getattr(self.workload, "split", None)
+        if split is not None:
+            split(parallel)
+        self.ranks.barrier()
+
     def prepare_and_check(self) -> None:
         """Prepare the mode's step, and compare its results with eager's."""
         memory.reset_peaks(self.device)
@@ -250,14 +294,19 @@ class RunningTrial:
         workload = self.workload
         workload.keep_inputs()
         memory.reset_peaks(self.device)
+        inputs = workload.inputs.timed
+        self.led_step = self.ranks.led(workload.step, inputs)
+        kept = None
+        if workload.written:
+            kept = self.ranks.led_inputs(workload.kept, inputs)
         return timing.Timer(
-            workload.step,
-            workload.inputs.timed,
+            self.led_step,
+            inputs,
             self.device,
             self.rules,
             self.watcher,
             whole=workload.calls_per_pass(),
-            kept=workload.kept if workload.written else None,
+            kept=kept,
         )
 
     # --- facts
@@ -298,6 +347,8 @@ class RunningTrial:
     def try_profile(self) -> None:
         try:
             self.take_profile()
+        except (Ended, LostRankError):
+            raise
         # from the profiler, or from the module under the counter's dispatch mode
         except Exception as error:
             self.trial.extra["profile_failed"] = describe(error)
@@ -316,7 +367,7 @@ class RunningTrial:
         load_s = self.rules.load_s  # at the same clocks as in timing
         if self.times.waits_for_launches:
             load_s = 0.0
-        profiled = profile.profile(workload.step, inputs, calls, load_s, trial.calls_per_block or 1)
+        profiled = profile.profile(self.led_step, inputs, calls, load_s, trial.calls_per_block or 1)
         trial.kernel_fingerprint = profiled.fingerprint
         if not workload.has_profile:
             return
@@ -334,7 +385,15 @@ class RunningTrial:
         try:
             if workload.has_varied_calls or not workload.has_profile:
                 raise UnsupportedError("its calls differ")
-            traced = take_trace(workload.step, workload.inputs.timed, self.device, latency_ms)
+            inputs = workload.inputs.timed
+            recorded = record_calls(self.led_step, inputs, self.device, latency_ms)
+            if self.ranks.size > 1:
+                times = collective_times(recorded)
+                self.trial.collective_ms = times.ms
+                self.trial.exposed_collective_ms = times.exposed_ms
+            traced = trace_of(recorded)
+        except (Ended, LostRankError):
+            raise
         except UnsupportedError as error:
             self.trial.extra[NO_TRACE] = str(error)
         # from the profiler
@@ -342,6 +401,13 @@ class RunningTrial:
             self.trial.extra[NO_TRACE] = describe(error)
         else:
             self.trial.trace = traced.to_json()
+
+    def conclude(self) -> None:
+        """Record the last facts, and raise Ended unless the trial is ok."""
+        self.trial.extra["facts"] = self.prepared.checked_facts() | self.workload.figures(
+            self.times.latency_ms
+        )
+        self.judge()
 
     def judge(self) -> None:
         """Raise Ended with the status, unless the trial is ok.
@@ -360,13 +426,17 @@ class RunningTrial:
             raise Ended(
                 Status.DEGRADED, f"{self.times.compiled}, twice: the times include compiling"
             )
-        reason = (
+        reason = self.degraded_reason() or self.degraded_elsewhere
+        if reason:
+            raise Ended(Status.DEGRADED, reason)
+
+    def degraded_reason(self) -> str | None:
+        """Return why the step of this process did not run as its names say, or None."""
+        return (
             self.prepared.degraded
             or self.workload.degraded
             or self.observer.degraded_reason(self.compiler_counters, self.device)
         )
-        if reason:
-            raise Ended(Status.DEGRADED, reason)
 
 
 def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:

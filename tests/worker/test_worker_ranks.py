@@ -1,0 +1,129 @@
+"""Trials of two processes: what the leader records, and what becomes of them if a rank fails."""
+
+import json
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from own_cells import EAGER, PhasePipe, cpu_cell, own_model, target_of
+from torch import nn
+
+from effbench.core.cell import Status, Trial
+from effbench.core.message import RankRequest, TrialRequest
+from effbench.core.settings import Protocol
+from effbench.modes.base import Mode, Prepared
+from effbench.worker import trial
+
+PROTOCOL = asdict(
+    Protocol(
+        budget_s=0.5,
+        min_time_s=0.05,
+        warmup_s=0.02,
+        host_tolerance=1000.0,
+        profile=False,
+    )
+)
+
+
+def run_rank(request, folder):
+    """Run a rank in this new process, which ends."""
+    number = request.rank.rank
+    phases = []
+    record = trial.run_task(request.to_json(), PhasePipe(hear=phases.append))
+    record["extra"]["phases"] = phases
+    (folder / f"record{number}").write_text(json.dumps(record))
+
+
+def run_ranks(cell, size=2, answer_s=20.0, protocol=PROTOCOL, **options):
+    """Run a trial with several ranks. Return their records, None for one that died."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pids = []
+        for number in range(size):
+            rank = RankRequest(number, size, name, answer_s)
+            request = TrialRequest(cell.params(), protocol, rank=rank, **options)
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    run_rank(request, folder)
+                finally:
+                    os._exit(0)
+            pids.append(pid)
+        records = []
+        for number, pid in enumerate(pids):
+            os.waitpid(pid, 0)
+            path = folder / f"record{number}"
+            records.append(Trial.from_json(json.loads(path.read_text())) if path.exists() else None)
+        return records
+
+
+def cell_of(module, mode=EAGER):
+    return cpu_cell(bs=4, model=own_model(module, 32), mode=mode, threads=1, parallel="tp2")
+
+
+class Halves(nn.Module):
+    """A layer of which each rank computes a half: it is parallel already."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(32, 32, bias=False)
+
+    def forward(self, x):
+        begin = 16 * dist.get_rank()
+        part = slice(begin, begin + 16)
+        output = x[:, part] @ self.layer.weight[:, part].T
+        dist.all_reduce(output)
+        return output
+
+
+class Twice(Mode):
+    """Calls the module twice: half as fast as eager."""
+
+    def prepare(self, module, example):
+        def step(*given):
+            module(*given)
+            return module(*given)
+
+        return Prepared(step)
+
+
+@pytest.fixture(scope="module")
+def both():
+    """The records of both ranks of a trial with everything."""
+    mode = {"name": "own", "_target_": target_of(Twice)}
+    return run_ranks(cell_of(Halves, mode), protocol={**PROTOCOL, "profile": True}, baseline=EAGER)
+
+
+def test_the_record_is_the_leaders(both):
+    leader, follower = both
+    assert leader.status is Status.OK, (leader.reason, leader.extra)
+    assert follower.status is Status.OK, (follower.reason, follower.extra)
+    assert (leader.ranks, follower.ranks) == (2, None)
+    assert leader.latency_ms > 0
+    assert follower.latency_ms is None
+    assert leader.rel_error < 1e-6
+
+
+def test_a_call_ends_when_the_slowest_rank_is_done(both):
+    leader, _ = both
+    assert 0 < leader.rank_spread_ms < 10 * leader.latency_ms
+
+
+def test_the_baseline_and_the_mode_alternate_on_all_ranks(both):
+    leader, _ = both
+    assert "no_pairs" not in leader.extra
+    assert leader.pair_speedup == pytest.approx(0.5, rel=0.5)
+
+
+def test_the_trace_shows_collectives(both):
+    leader, _ = both
+    assert "no_trace" not in leader.extra
+    assert 0 < leader.exposed_collective_ms <= leader.collective_ms
+
+
+def test_the_followers_announce_the_leaders_phases(both):
+    leader, follower = both
+    assert leader.extra["phases"] == follower.extra["phases"]
