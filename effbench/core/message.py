@@ -46,6 +46,11 @@ DUET_PHASE = "duet"
 TRIAL_VARIABLE = "EFFBENCH_TRIAL"
 
 
+#: Key in `Trial.extra` of a trial with several ranks: a mapping, which has the key LOST, the number
+#: of a rank, if the process only failed because that rank ended or did not answer.
+RANKS, LOST = "ranks", "lost"
+
+
 class MessageError(ValueError):
     """A line is not a message of this version."""
 

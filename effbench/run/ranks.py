@@ -21,7 +21,7 @@ from typing import Self
 
 from effbench.core import processes
 from effbench.core.cell import Status
-from effbench.core.message import RankRequest, TrialRequest
+from effbench.core.message import LOST, RANKS, RankRequest, TrialRequest
 from effbench.run.client import NEVER, ForkServer, ServerRequest
 from effbench.run.devices import Slot
 from effbench.run.interrupts import POLL_S
@@ -30,12 +30,8 @@ from effbench.run.interrupts import POLL_S
 GRACE_S = 3.0
 #: Seconds in which ranks print their stacks before they are killed.
 STACKS_S = 0.5
-#: The reason of a rank that failed because another one did.
-CONSEQUENCE = re.compile(
-    r"connection (was )?(closed|reset|refused)|broken pipe|remote process exited"
-    r"|rank \d+ of \d+ (has )?(ended|did not answer)",
-    re.IGNORECASE,
-)
+#: The beginning of a reason that names another rank as the cause.
+NAMES_RANK = re.compile(r"rank \d+ of \d+: ")
 #: Statuses of a failure that may be one rank's alone. All others are the leader's judgement.
 OWN_FAILURES = (Status.ERROR, Status.CRASHED, Status.OOM)
 #: A line of a stack that faulthandler prints.
@@ -83,7 +79,10 @@ class Rank:
 
     @property
     def failed_by_another(self) -> bool:
-        return self.task.result is not None and bool(CONSEQUENCE.search(self.reason))
+        """Whether it only failed because another rank did."""
+        record = self.task.record("", 0)
+        has_lost = LOST in (record.extra.get(RANKS) or {})
+        return has_lost or bool(NAMES_RANK.match(self.reason))
 
     @property
     def place(self) -> str | None:
@@ -209,7 +208,8 @@ class Ranks:
         if not failed or is_common:
             return self.leader.task
         first = failed[0]
-        if first is not self.leader or first.task.status in OWN_FAILURES:
+        is_own = first is not self.leader or first.task.status in OWN_FAILURES
+        if is_own and not first.failed_by_another:
             first.task.rank_name = first.name
         return first.task
 

@@ -143,7 +143,7 @@ def hangs(request):
     return None
 
 
-LOST = ends("error", "in timing: RuntimeError: [pair.cc:547] Connection closed by peer [127.0.0.1]")
+LOST = ends("error", "in timing: Connection closed by peer", extra={"ranks": {"lost": 1}})
 RAISES = ends("error", "in check: ValueError: bad (net.py:3 in forward)")
 
 
@@ -158,7 +158,10 @@ RAISES = ends("error", "in check: ValueError: bad (net.py:3 in forward)")
         (hangs, dies, "crashed", "rank 1 of 2: killed by SIGKILL (in check)"),
         (dies, hangs, "crashed", "rank 0 of 2: killed by SIGKILL (in check)"),
         (LOST, dies, "crashed", "rank 1 of 2: killed by SIGKILL (in check)"),
+        (LOST, LOST, "error", "in timing: Connection closed by peer"),
         (LOST, ends("oom", "in check: x"), "oom", "rank 1 of 2: in check: x"),
+        (ends("error", "rank 1 of 2: bad"), ends("error", "bad"), "error", "rank 1 of 2: bad"),
+        (ends("error", "rank 1 of 2: bad"), hangs, "error", "rank 1 of 2: bad"),
         (RAISES, RAISES, "error", "in check: ValueError: bad (net.py:3 in forward)"),
         (hangs, RAISES, "error", "rank 1 of 2: in check: ValueError: bad (net.py:3 in forward)"),
         (RAISES, hangs, "error", "rank 0 of 2: in check: ValueError: bad (net.py:3 in forward)"),
