@@ -66,7 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="limit of peak reserved memory, in GiB",
     )
     options.add_format(parser, "json")
-    options.add_out(parser)
     number = options.at_least(1)
     add("--bs", type=number, metavar="N", help="batch size (default: the only one of the sweep)")
     add(

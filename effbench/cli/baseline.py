@@ -6,7 +6,7 @@ import argparse
 
 from effbench.cli import options
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.core.printable import count, one_line
+from effbench.core.printable import count, one_line, tally
 from effbench.core.settings import db_option
 from effbench.core.table import Column, Table
 from effbench.core.terminal import terminal
@@ -66,11 +66,9 @@ def set_baseline(store: Store, args: argparse.Namespace) -> None:
 
 def warn_unguarded(store: Store, sweep: SweepInfo) -> None:
     """Print which cells of a baseline are not guarded."""
-    counts = [
-        f"{number} {status}" for status, number in sorted(sweep.statuses.items()) if status != "ok"
-    ]
-    if counts or sweep.state != "completed":
-        what = ", ".join(counts) or "all measured cells ok"
+    failed = {status: number for status, number in sweep.statuses.items() if status != "ok"}
+    if failed or sweep.state != "completed":
+        what = tally(sorted(failed.items())) or "all measured cells ok"
         failures = f"effbench ls --failures --sweep {sweep.id}{db_option(store.name)}"
         print(
             f"note: that sweep is {sweep.state} ({what}); cells that failed or were not measured"

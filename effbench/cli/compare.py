@@ -82,7 +82,6 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     )
     add("--all", action="store_true", help="show all rows, also those with the verdict same")
     options.add_format(parser, *comparison.FORMATS)
-    options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:

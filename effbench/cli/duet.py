@@ -67,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_place(parser)
     options.add_format(parser, "json")
-    options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:

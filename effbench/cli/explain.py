@@ -32,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweep(parser)
     options.add_format(parser, "markdown", "json")
-    options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:

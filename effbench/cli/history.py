@@ -38,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="YAML file with limits and exceptions that override effbench's, as in checks",
     )
     options.add_format(parser, *FORMATS)
-    options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:

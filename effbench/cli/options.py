@@ -93,9 +93,11 @@ def add_out(parser: argparse.ArgumentParser) -> None:
 
 
 def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
+    """Add `--format` with these formats besides a table, and `--out`."""
     parser.add_argument(
         "--format", default="table", choices=["table", *formats], help="(default: %(default)s)"
     )
+    add_out(parser)
 
 
 def side_of(text: str) -> list[str]:

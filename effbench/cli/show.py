@@ -14,7 +14,7 @@ from effbench.cli import options
 from effbench.core.errors import INTERRUPTED, NothingFoundError
 from effbench.core.labels import LabelledResults, grouped, label_rows
 from effbench.core.metrics import METRICS
-from effbench.core.printable import count, listed
+from effbench.core.printable import count, listed, tally
 from effbench.core.quantities import Better
 from effbench.core.settings import db_option
 from effbench.core.table import markdown_text
@@ -62,7 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--why", action="store_true", help="show each cell's bottleneck and the figures behind it"
     )
     options.add_format(parser, *FORMATS)
-    options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -210,7 +209,9 @@ def end_of_sweep(outcome: Outcome) -> int:
     which = f"--sweep {shlex.quote(sweep.id)}{db_option(db)}"
     has_failed = any(row.status.is_failure for row in rows)
     is_interrupted = outcome.state == "interrupted"
-    lines = [f"{tally(rows)} of {count(sweep.cells, 'cell')}{where} · database {db}"]
+    statuses = Counter(row.status for row in rows)
+    measured = tally(statuses.most_common()) or "no result"
+    lines = [f"{measured} of {count(sweep.cells, 'cell')}{where} · database {db}"]
     if is_interrupted:
         lines.append(f"interrupted; {how_to_resume(outcome)}")
     else:
@@ -222,12 +223,6 @@ def end_of_sweep(outcome: Outcome) -> int:
     if is_interrupted:
         return INTERRUPTED
     return int(outcome.on_failure == "fail" and has_failed)
-
-
-def tally(rows: LabelledResults) -> str:
-    """Return the number of results by status, the most frequent first."""
-    counts = Counter(row.status for row in rows)
-    return ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
 
 
 def how_to_resume(outcome: Outcome) -> str:
