@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from effbench.cli import options
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.printable import count, one_line, tally
 from effbench.core.settings import db_option
@@ -34,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="set: id, name, label or last (default: last)",
     )
     add("--note", help="set: free text, shown by ls")
-    options.add_db(parser)
 
 
 def run(args: argparse.Namespace) -> int:

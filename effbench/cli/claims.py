@@ -29,7 +29,6 @@ REFERENCE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     options.add_format(parser, "markdown", "json")
 
 

@@ -21,7 +21,6 @@ HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     parser.add_argument(
         "sweeps",
         nargs="+",

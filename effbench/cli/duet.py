@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help="exit with 1 if B is significantly slower than A by more than this percentage",
     )
-    options.add_place(parser)
+    options.add_config_dir(parser)
     options.add_format(parser, "json")
 
 

@@ -29,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " single mode is compared with the reference mode. Other words choose cells of both sides:"
         " model=mlp bs=8",
     )
-    options.add_db(parser)
     options.add_sweep(parser)
     options.add_format(parser, "markdown", "json")
 

@@ -26,7 +26,6 @@ FORMATS = {".csv": "csv", ".db": "db", ".sqlite": "db"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     options.add_sweeps(parser)
     parser.add_argument(
         "--format",

@@ -18,7 +18,6 @@ HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     add = parser.add_argument
     add(
         "--metric",

@@ -29,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a file of `effbench export --out FILE.db`, or another effbench database (path or"
         " URL)",
     )
-    options.add_db(parser)
     options.add_sweeps(parser)
     parser.add_argument(
         "--join",

@@ -22,7 +22,6 @@ HELP = "List the sweeps in the database, or the planned cells or failed results 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     options.add_sweep(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(

@@ -51,10 +51,8 @@ def add_db(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_place(parser: argparse.ArgumentParser) -> None:
-    """Add what a command that runs a sweep passes on to it; see `place_of`."""
+def add_config_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config-dir", metavar="DIR", help="folder with your own YAML files")
-    add_db(parser)
 
 
 def place_of(args: argparse.Namespace) -> list[str]:

@@ -16,7 +16,6 @@ HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     options.add_sweeps(parser, default="all, with the newest of each GPU or CPU on the overview")
     parser.add_argument(
         "--out",

@@ -19,7 +19,6 @@ from effbench.claims.definition import (
     shipped_verdicts,
 )
 from effbench.claims.judge import Judgement
-from effbench.cli import options
 from effbench.core.errors import ConfigError, UsageError
 from effbench.core.labels import grouped
 from effbench.core.printable import tally
@@ -48,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="experiments, ids of claims, your own Python file (it is executed) or all; and"
         " overrides for all sweeps, such as protocol=quick (default: list the experiments)",
     )
-    options.add_db(parser)
     parser.add_argument("--quiet", action="store_true", help="print only verdicts, no progress")
 
 

@@ -30,7 +30,7 @@ from effbench.render.bottlenecks import (
 )
 from effbench.render.marks import explain_marks
 from effbench.render.reasons import sentence
-from effbench.render.remarks import on_a_busy_host, remarks_on
+from effbench.render.remarks import remarks_on
 from effbench.render.summary import by_mode, modes_table
 from effbench.render.tables import FORMATS, SpeedupTable, rows_of, speedup_table
 from effbench.run.resume import resume_command
@@ -48,7 +48,6 @@ MOST_NAMES = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     options.add_sweep(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -97,18 +96,16 @@ def paragraphs(lines: Sequence[str]) -> str:
 def write_bottlenecks(
     rows: LabelledResults, parts: Mapping[ResultKey, str], args: argparse.Namespace
 ) -> None:
-    """Write the table of bottlenecks, or one line if there are none, and the speedups of a busy
-    host. Programs always get rows."""
+    """Write the table of bottlenecks, or one line if there are none. Programs always get rows."""
     table = bottleneck_table(rows, parts)
     if args.format in ("csv", "json"):
         options.write(table.render(args.format), args)
         return
-    busy = on_a_busy_host(rows)
     nothing = no_bottlenecks(rows)
     if nothing is not None and not parts:
-        options.write("\n".join([nothing, *busy]), args)
+        options.write(nothing, args)
         return
-    lines = [*busy, explain_marks(rows)]
+    lines = [explain_marks(rows)]
     if nothing is None and any(reason_of(row) == NOT_PROFILED for row in rows):
         lines.insert(0, WHY_NOT_PROFILED)
     if args.format == "markdown":
