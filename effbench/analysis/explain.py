@@ -336,46 +336,46 @@ class Explanation:
     def is_significant(self) -> bool:
         return is_certain(self.latency.ms, FLOOR * self.latency.first_ms)
 
+    def text(self, term: Term) -> str:
+        """Return the difference of a term in ms: `+0.11`."""
+        return f"{term.ms.value:+.{self.digits}f}"
+
     @property
     def cause(self) -> str | None:
         """The largest term in the direction of the difference, on one line: `1 copy operation is
         new (Memcpy DtoD): +0.11 of +0.13 ms`. None if no term is certain."""
-        digits = self.digits
-        whole = self.latency.ms.value
         for term in self.certain_terms:
-            if term.ms.value * whole > 0:
-                part = f"{term.ms.value:+.{digits}f} of {whole:+.{digits}f} ms"
-                return f"{self.reason(term)}: {part}"
+            if term.ms.value * self.latency.ms.value > 0:
+                return f"{self.reason(term)}: {self.text(term)} of {self.text(self.latency)} ms"
         return None
 
     @property
     def sentence(self) -> str:
         """The difference and its causes."""
-        first = self.first.name
-        second = self.second.name
-        old = self.latency.first_ms
-        new = self.latency.second_ms
+        latency = self.latency
+        first, second = self.first.name, self.second.name
         if not self.is_significant:
-            digits = digits_of(old)
+            digits = digits_of(latency.first_ms)
             return (
-                f"{second} takes {new:.{digits}f} ms and {first} {old:.{digits}f} ms: the"
-                " difference is not significant."
+                f"{second} takes {latency.second_ms:.{digits}f} ms and {first}"
+                f" {latency.first_ms:.{digits}f} ms: the difference is not significant."
             )
-        digits = self.digits
         reasons = []
         if self.cause is None:
             reasons.append("no single part explains it")
         for term in self.certain_terms[:MOST_TERMS]:
-            reasons.append(f"{term.ms.value:+.{digits}f} ms because {self.reason(term)}")
+            reasons.append(f"{self.text(term)} ms because {self.reason(term)}")
         rest = self.rest
-        if rest is not None and abs(rest.ms.value) > LARGE * abs(new - old):
-            reasons.append(f"{rest.ms.value:+.{digits}f} ms not explained")
-        more = "longer" if new > old else "less"
+        if rest is not None and abs(rest.ms.value) > LARGE * abs(latency.ms.value):
+            reasons.append(f"{self.text(rest)} ms not explained")
+        more = "longer" if latency.ms.value > 0 else "less"
+        digits = self.digits
         text = (
-            f"{second} takes {abs(new - old):.{digits}f} ms {more} than {first}"
-            f" ({new:.{digits}f} instead of {old:.{digits}f} ms): {', '.join(reasons)}."
+            f"{second} takes {abs(latency.ms.value):.{digits}f} ms {more} than {first}"
+            f" ({latency.second_ms:.{digits}f} instead of {latency.first_ms:.{digits}f} ms):"
+            f" {', '.join(reasons)}."
         )
-        if self.latency.ms.low is None:
+        if latency.ms.low is None:
             text += " A single trial has no intervals."
         return text
 

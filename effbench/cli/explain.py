@@ -10,7 +10,7 @@ from effbench.analysis.cell_pairs import Request, Words, pairs_for
 from effbench.cli import options
 from effbench.core.errors import NothingFoundError
 from effbench.core.table import as_json
-from effbench.render.explain import Report, report_of
+from effbench.render.explain import print_reports, report_of
 from effbench.store.store import Store
 
 HELP = (
@@ -30,22 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " model=mlp bs=8",
     )
     options.add_sweep(parser)
-    options.add_format(parser, "markdown", "json")
+    options.add_format(parser, "json")
 
 
 def run(args: argparse.Namespace) -> int:
     request = request_of(args.words, args.sweep)
     with Store.open(args.db, mode="read") as store:
-        explained = [report_of(store, pair) for pair in pairs_for(store, request)]
-    report = Report(explained)
+        reports = [report_of(store, pair) for pair in pairs_for(store, request)]
     if args.format == "json":
-        options.write(as_json({"cells": [pair.record() for pair in explained]}), args)
-    elif args.format == "markdown":
-        options.write(report.markdown(), args)
+        options.write(as_json({"cells": [report.record() for report in reports]}), args)
     else:
         with options.console(args) as console:
-            report.print(console)
-    return 0 if report.explained else NothingFoundError.exit_code
+            print_reports(reports, console)
+    if any(report.explanation for report in reports):
+        return 0
+    return NothingFoundError.exit_code
 
 
 def request_of(texts: Sequence[str], sweep: str) -> Request:

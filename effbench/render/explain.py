@@ -1,11 +1,10 @@
-"""Explanations of the difference between two cells as text, Markdown and JSON: `Report`."""
+"""Explanations of the difference between two cells as text and JSON: `print_reports`."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any
@@ -15,8 +14,8 @@ from effbench.analysis.explain import Explanation, NotTracedError, Term
 from effbench.analysis.kernel_changes import KernelChange
 from effbench.core.labels import grouped
 from effbench.core.printable import listed
-from effbench.core.table import Column, Record, Shown, Table, markdown_text
-from effbench.core.terminal import PLAIN_WIDTH, Console, escape
+from effbench.core.table import Column, Record, Shown, Table
+from effbench.core.terminal import Console, escape
 from effbench.render.bottlenecks import failure_of
 from effbench.render.marks import explain_marks, signed
 from effbench.stats.intervals import Interval
@@ -179,47 +178,25 @@ def bar(start_ms: float, end_ms: float, scale: float) -> str:
     return "·" * first + (sign * (last - first) or "▏")
 
 
-@dataclass(frozen=True)
-class Report:
-    """What explains the differences of some pairs: a sentence for each, and the tables of the first
-    one that has any."""
-
-    pairs: Sequence[PairReport]
-
-    @cached_property
-    def explained(self) -> list[PairReport]:
-        return [report for report in self.pairs if report.explanation is not None]
-
-    def blocks(self, width: int = PLAIN_WIDTH) -> Iterator[str | Table]:
-        """Yield the lines and tables of the output for a console of this width."""
-        yield from map(attrgetter("sentence"), self.explained)
-        unknown = [report for report in self.pairs if report.explanation is None]
-        for reason, reports in grouped(unknown, attrgetter("why_not")).items():
-            yield f"{listed([report.pair.cell for report in reports], MOST_CELLS)}: {reason}"
-        for main in self.explained[:1]:
-            if len(self.pairs) > 1:
-                yield f"Tables of {main.pair.cell}; settings such as bs=8 choose another cell:"
-            yield from filter(attrgetter("rows"), main.tables(width))
-        rows = []
-        for report in self.explained:
-            if report.is_marked:
-                rows += [report.pair.first, report.pair.second]
-        if rows:
-            yield explain_marks(rows)
-
-    def markdown(self) -> str:
-        parts = []
-        for block in self.blocks():
-            if isinstance(block, Table):
-                parts.append(block.render("markdown"))
-            else:
-                parts.append(f"{markdown_text(block)}\n")
-        return "\n".join(parts)
-
-    def print(self, console: Console) -> None:
-        for block in self.blocks(console.width):
-            if isinstance(block, Table):
-                console.print()
-                block.print(console)
-            else:
-                console.print_line(escape(block))
+def print_reports(reports: Sequence[PairReport], console: Console) -> None:
+    """Print a sentence for each pair, and the tables of the first one that has any."""
+    explained = [report for report in reports if report.explanation is not None]
+    unknown = [report for report in reports if report.explanation is None]
+    lines = [report.sentence for report in explained]
+    for reason, alike in grouped(unknown, attrgetter("why_not")).items():
+        lines.append(f"{listed([report.pair.cell for report in alike], MOST_CELLS)}: {reason}")
+    if explained and len(reports) > 1:
+        cell = explained[0].pair.cell
+        lines.append(f"Tables of {cell}; settings such as bs=8 choose another cell:")
+    for line in lines:
+        console.print_line(escape(line))
+    for main in explained[:1]:
+        for table in filter(attrgetter("rows"), main.tables(console.width)):
+            console.print()
+            table.print(console)
+    rows = []
+    for report in explained:
+        if report.is_marked:
+            rows += [report.pair.first, report.pair.second]
+    if rows:
+        console.print_line(escape(explain_marks(rows)))

@@ -8,7 +8,7 @@ have no such files.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
@@ -76,10 +76,9 @@ def write_files(folder: PageFolder) -> dict[ResultKey, str]:
     with Store.open(device_sweep.database, mode="read") as store:
         traced = set(store.traced_results(device_sweep.sweep.id))
         rows = [row for row in device_sweep.rows if key_of(row) in traced]
-        best = {key_of(pair.second) for pair in default_pairs(rows)}
         for number, of_point in enumerate(grouped(rows, point_of).values()):
             sides = read_sides(store, of_point)
-            cells = {side.row.cell_key: choices_of(side, sides, best) for side in sides}
+            cells = {side.row.cell_key: choices_of(side, sides) for side in sides}
             path = folder.data(f"explained-{number}", cells)
             files |= {key_of(side.row): path for side in sides}
     return files
@@ -95,15 +94,11 @@ def read_sides(store: Store, rows: Iterable[LabelledResult]) -> list[Side]:
     return sides
 
 
-def choices_of(side: Side, sides: Sequence[Side], best: Collection[ResultKey]) -> list[Json]:
+def choices_of(side: Side, sides: Iterable[Side]) -> list[Json]:
     """Return what explains the latency of a result: against each other one at its point, the
-    reference mode and the best one first, and on its own."""
-
-    def rank(other: Side) -> tuple[bool, bool]:
-        return not other.row.is_baseline, key_of(other.row) not in best
-
+    reference mode first, and on its own."""
     choices = []
-    for other in sorted(sides, key=rank):
+    for other in sorted(sides, key=lambda other: not other.row.is_baseline):
         if other is not side:
             choices.append(record_of(other, side))
     breakdown = side.breakdown
