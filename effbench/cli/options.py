@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 
 from effbench.core import outputs
 from effbench.core.errors import UsageError
@@ -128,17 +128,6 @@ def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
         return
     with outputs.output(Path(out)) as stream:
         stream.write(text.encode())
-
-
-@contextmanager
-def output(args: argparse.Namespace) -> Iterator[IO[bytes]]:
-    """Yield the stream of the file that `--out` names, or standard output; see `outputs.output`."""
-    if is_stdout(args.out):
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    with outputs.output(Path(args.out)) as stream:
-        yield stream
 
 
 @contextmanager
