@@ -200,15 +200,13 @@ def end_of_sweep(outcome: Outcome) -> int:
         remarks = remarks_on(store, sweep, rows)
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
-    environments = len({row.environment_id for row in rows})
-    where = f" in {environments} environments" if environments > 1 else ""
     db = masked_url(outcome.db)  # without a password, because output ends up in logs
     which = f"--sweep {shlex.quote(sweep.id)}{db_option(db)}"
     has_failed = any(row.status.is_failure for row in rows)
     is_interrupted = outcome.state == "interrupted"
     statuses = Counter(row.status for row in rows)
     measured = tally(statuses.most_common()) or "no result"
-    lines = [f"{measured} of {count(sweep.cells, 'cell')}{where} · database {db}"]
+    lines = [f"{measured} of {count(sweep.cells, 'cell')} · database {db}"]
     if is_interrupted:
         lines.append(f"interrupted; {how_to_resume(outcome)}")
     else:

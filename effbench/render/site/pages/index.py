@@ -21,11 +21,11 @@ MOST_ROWS = 60
 
 def context(folder: PageFolder) -> Context:
     report = folder.report
-    conclusions = [conclusion(held, report.database) for held in report.device_sweeps]
+    conclusions = list(map(conclusion, report.device_sweeps))
     return {"conclusions": conclusions, "omitted": report.omitted}
 
 
-def conclusion(device_sweep: DeviceSweep, database: str) -> Context:
+def conclusion(device_sweep: DeviceSweep) -> Context:
     """Return what the overview says about one device sweep."""
     rows, speedups = device_sweep.rows, device_sweep.speedups
     folder = f"{device_sweep.slug}/"
@@ -40,7 +40,6 @@ def conclusion(device_sweep: DeviceSweep, database: str) -> Context:
         "modes_table": summary.modes_table(modes),
         "counts": summary.count_statuses(rows),
         "failures": failures.failures_table(device_sweep, folder),
-        "how_to_resume": failures.how_to_resume(device_sweep.sweep, database),
         "changes_table": comparison.table_of(changes, f"{folder}cell.html"),
     }
 
