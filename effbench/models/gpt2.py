@@ -6,6 +6,7 @@ B batch, T new tokens, S slots of the cache, D width, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 import torch
 import torch.nn.functional as F
@@ -42,9 +43,11 @@ class GPT2Decoder(nn.Module):
         for _ in range(layers):
             attention = Attention(width, heads, size=size)
             mlp = nn.Sequential(
-                nn.Linear(width, 4 * width),
-                nn.GELU(approximate="tanh"),
-                nn.Linear(4 * width, width),
+                OrderedDict(
+                    expand=nn.Linear(width, 4 * width),
+                    gelu=nn.GELU(approximate="tanh"),
+                    contract=nn.Linear(4 * width, width),
+                )
             )
             self.blocks.append(Block(nn.LayerNorm(width), attention, nn.LayerNorm(width), mlp))
         self.norm = nn.LayerNorm(width)
@@ -62,7 +65,7 @@ class GPT2Decoder(nn.Module):
         residual = 0.02 / math.sqrt(2 * len(self.blocks))
         for block in self.blocks:
             nn.init.normal_(block.attention.project.weight, std=residual)
-            nn.init.normal_(block.mlp[-1].weight, std=residual)
+            nn.init.normal_(block.mlp.contract.weight, std=residual)
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
         # token [B, T], position [T] -> logits of the last token [B, 1, V]
