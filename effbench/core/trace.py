@@ -22,7 +22,7 @@ MOST_MS = 1e12
 DIGITS = 6
 #: Fields of a kernel that hold times, and all of them.
 KERNEL_TIMES = ("ms", "added_ms", "gap_ms")
-KERNEL_FIELDS = ("name", "operator", *KERNEL_TIMES)
+KERNEL_FIELDS = ("name", "launch", "operator", *KERNEL_TIMES)
 
 
 class DamagedTraceError(ValueError):
@@ -33,12 +33,14 @@ class DamagedTraceError(ValueError):
 class Kernel:
     """A kernel, copy or fill on the GPU, or an operator on the CPU.
 
+    `launch`: grid, block and shared memory, as the profiler writes them; empty for an operator.
     `operator`: which operator launched it; None if unknown, as in CUDA graphs. `ms`: its duration,
     on the CPU without the operators that it calls. `added_ms`: the part in which no earlier kernel
     ran. `gap_ms`: how long the device was idle before it; 0 for the first one.
     """
 
     name: str
+    launch: str
     operator: str | None
     ms: float
     added_ms: float
@@ -74,8 +76,8 @@ class Trace:
         return sum(kernel.added_ms for kernel in self.kernels)
 
     def to_json(self) -> dict[str, Any]:
-        """Return columns of the kernels, and each different name with its operator once."""
-        kinds = [(kernel.name, kernel.operator) for kernel in self.kernels]
+        """Return columns of the kernels, and each different name, launch and operator once."""
+        kinds = [(kernel.name, kernel.launch, kernel.operator) for kernel in self.kernels]
         numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         data = vars(self) | {"kinds": list(numbers), "order": [numbers[kind] for kind in kinds]}
         for column in KERNEL_TIMES:
@@ -92,8 +94,7 @@ class Trace:
             columns = [data[column] for column in KERNEL_TIMES]
             kernels = []
             for number, *times in zip(data["order"], *columns, strict=True):
-                name, *_, operator = data["kinds"][number]  # earlier versions have a launch between
-                values = (name, operator, *times)
+                values = (*data["kinds"][number], *times)
                 kernels.append(dict(zip(KERNEL_FIELDS, values, strict=True)))
             trace = msgspec.convert({**data, "kernels": kernels}, cls)
             ends = trace.latency_ms, trace.before_ms, trace.after_ms

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,13 +24,15 @@ from torch.profiler import ProfilerActivity
 from effbench.core.errors import UnsupportedError
 from effbench.core.labels import grouped
 from effbench.core.trace import DIGITS, KERNEL_TIMES, MOST_KERNELS, Kernel, Trace
+from effbench.measure.profile import LAUNCH
 from effbench.models.inputs import Inputs, Step
 
 #: How long all traced calls may take, and how many there are at least and at most.
 TRACED_S = 0.05
 FEWEST_CALLS, MOST_CALLS = 2, 12
-#: Name of a call itself, without what it calls.
+#: Name of the event around a call.
 CALL = "effbench: call"
+SYNCHRONISE = "cudaDeviceSynchronize"
 #: An Inductor graph; on the CPU its own time is that of its fused loops.
 COMPILED_GRAPH = "## Call CompiledFxGraph"
 FUSED_LOOPS = "fused loops"
@@ -67,6 +68,7 @@ class Event:
     start: int
     end: int
     id: int = 0
+    launch: str = ""
     parent: Event | None = None
     inner: int = 0
 
@@ -85,12 +87,11 @@ class Event:
 
 @dataclass(frozen=True)
 class Call:
-    """What was recorded during a call: on the host, the `whole` call first, and on the GPU, in
-    order of their start."""
+    """What was recorded during a call: on the host, and on the GPU, in order of their start."""
 
     whole: Event
-    host: Sequence[Event]
-    gpu: Sequence[Event]
+    host: Sequence[Event] = ()
+    gpu: Sequence[Event] = ()
 
 
 def take_trace(
@@ -117,35 +118,54 @@ def record(
 ) -> list[Call]:
     """Return what the profiler records in `calls` calls after one that does not count."""
     on_cuda = ProfilerActivity.CUDA in activities
-    wholes = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about profiler cycles, which are not used
-        with torch.profiler.profile(activities=activities) as trace:
+        # private, but without it the launch shapes require an exported trace
+        config = torch._C._profiler._ExperimentalConfig(expose_kineto_event_metadata=on_cuda)
+        trace = torch.profiler.profile(activities=activities, experimental_config=config)
+        with trace:
             for args, kwargs in itertools.islice(itertools.cycle(inputs), calls + 1):
                 if on_cuda:
                     torch.cuda.synchronize()
-                start = time.time_ns()  # by the profiler's clock
-                step(*args, **kwargs)
-                if on_cuda:
-                    torch.cuda.synchronize()
-                wholes.append(Event(CALL, start, time.time_ns()))
+                with torch._C._profiler._RecordFunctionFast(CALL):
+                    step(*args, **kwargs)
+                    if on_cuda:
+                        torch.cuda.synchronize()
         events = trace.profiler.kineto_results.events()
-    host, gpu = [*wholes], []
+    host, gpu = [], []
     for event in events:
         start = event.start_ns()
         end = start + event.duration_ns()
         if event.device_type() == DeviceType.CUDA:
-            gpu.append(Event(event.name(), start, end, event.linked_correlation_id()))
+            name, launch = event.name(), event.metadata_json()
+            gpu.append(Event(name, start, end, event.linked_correlation_id(), launch))
         else:
             host.append(Event(event.name(), start, end, event.correlation_id()))
     host.sort(key=lambda event: (event.start, -event.end))
     gpu.sort(key=attrgetter("start"))
     nest(host)
-    return [Call(whole, during(whole, host), during(whole, gpu)) for whole in wholes[1:]]
+    if ProfilerActivity.CPU in activities:
+        wholes = [event for event in host if event.name == CALL]
+    else:
+        wholes = synchronised_calls(host, calls + 1)
+    recorded = []
+    for whole in wholes[1:]:
+        inside = [event for event in during(whole, host) if event is not whole]
+        recorded.append(Call(whole, inside, during(whole, gpu)))
+    return recorded
+
+
+def synchronised_calls(host: Sequence[Event], calls: int) -> list[Event]:
+    """Return each call, from the end of a synchronisation to the end of another one. The profiler
+    adds one when it stops. Raises UnsupportedError if the step has more of them."""
+    ends = [event.end for event in host if event.name == SYNCHRONISE]
+    if len(ends) not in (2 * calls, 2 * calls + 1):
+        raise UnsupportedError("the step synchronises the device itself")
+    return [Event(CALL, ends[2 * number], ends[2 * number + 1]) for number in range(calls)]
 
 
 def during(whole: Event, events: Iterable[Event]) -> list[Event]:
-    """Return the events that start in this one, with itself."""
+    """Return the events that start in this one."""
     return [event for event in events if whole.start <= event.start < whole.end]
 
 
@@ -166,7 +186,7 @@ def host_work(calls: Sequence[Call]) -> dict[str, float]:
     """Return ms per call by what the host did, longest first."""
     spent_ns: Counter[str] = Counter()
     for call in calls:
-        for event in call.host:
+        for event in (call.whole, *call.host):
             spent_ns[work_of(event)] += event.own
     return {name: round(ns / len(calls) / 1e6, DIGITS) for name, ns in spent_ns.most_common()}
 
@@ -205,8 +225,9 @@ def traced(call: Call, device: str) -> Trace:
             *_, outermost = filter(is_operator, event.lineage)
             operator = kernel_name(outermost)
         end = max(end, event.end)
+        launch = ", ".join(f"{what} {size}" for what, size in LAUNCH.findall(event.launch))
         times_ms = event.own / 1e6, added / 1e6, gap / 1e6
-        kernels.append(Kernel(kernel_name(event), operator, *times_ms))
+        kernels.append(Kernel(kernel_name(event), launch, operator, *times_ms))
     return Trace(
         device=device,
         calls=1,

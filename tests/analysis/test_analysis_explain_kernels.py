@@ -226,8 +226,8 @@ ON_CPU = [
 ]
 
 
-def a_kernel(name, operator=None, ms=0.01, gap_ms=0.0):
-    return Kernel(name, operator, ms, ms, gap_ms)
+def a_kernel(name, operator=None, ms=0.01, gap_ms=0.0, launch=""):
+    return Kernel(name, launch, operator, ms, ms, gap_ms)
 
 
 def a_trace(*kernels):

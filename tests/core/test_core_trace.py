@@ -9,9 +9,9 @@ import pytest
 from effbench.core.trace import DamagedTraceError, Kernel, Trace
 
 KERNELS = (
-    Kernel("gemm", "aten::addmm", 0.25, 0.25, 0.0),
-    Kernel("gelu", None, 0.125, 0.1, 0.5),
-    Kernel("gemm", "aten::addmm", 0.2, 0.2, 0.05),
+    Kernel("gemm", "grid [1], block [128]", "aten::addmm", 0.25, 0.25, 0.0),
+    Kernel("gelu", "grid [8], block [256]", None, 0.125, 0.1, 0.5),
+    Kernel("gemm", "grid [1], block [128]", "aten::addmm", 0.2, 0.2, 0.05),
 )
 TRACE = Trace("cuda", 12, 1.5, 0.3, 0.1, 40, KERNELS, {"guards": 0.02})
 
@@ -32,7 +32,7 @@ def test_a_name_is_stored_once():
 
 def test_1500_kernels_need_less_than_10_kilobytes():
     many = [
-        Kernel(f"kernel {number % 40}", "aten::mm", number / 7e3, 0.1, 0.01)
+        Kernel(f"kernel {number % 40}", f"grid [{number % 7}]", "aten::mm", number / 7e3, 0.1, 0.01)
         for number in range(1500)
     ]
     assert len(Trace("cuda", 12, 1.5, 0.3, 0.1, 40, tuple(many), {}).packed()) < 10_000

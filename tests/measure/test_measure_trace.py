@@ -17,6 +17,7 @@ from effbench.measure.trace import (
     averaged,
     host_work,
     nest,
+    synchronised_calls,
     take_trace,
     traced,
     with_launchers,
@@ -135,27 +136,28 @@ def test_an_exception_of_the_step_ends_the_trace():
 
 # --- scripted events, in ns
 
+LAUNCHED = '"grid": [8, 1, 1], "stream": 7, "block": [128, 1, 1], "shared memory": 0'
+
 
 def kernel(name: str, start: int, end: int, number: int = 0) -> Event:
-    return Event(name, start, end, number)
+    return Event(name, start, end, number, LAUNCHED)
 
 
 def gpu_trace(end: int, *gpu: Event, start: int = 0):
-    whole = Event(CALL, start, end)
-    return traced(Call(whole, [whole], gpu), "cuda")
+    return traced(Call(Event(CALL, start, end), gpu=gpu), "cuda")
 
 
 def recorded(end: int, host, gpu=()) -> Call:
     whole = Event(CALL, 0, end)
-    events = [whole, *host]
-    nest(events)
-    return Call(whole, events, gpu)
+    nest([whole, *host])
+    return Call(whole, host, gpu)
 
 
 def test_kernels_gaps_and_host_time_of_a_gpu_call():
     trace = gpu_trace(9000, kernel("a", 3000, 4000), kernel("b", 4500, 6000), start=1000)
     assert (trace.before_ms, trace.after_ms) == (0.002, 0.003)
     assert [(k.ms, k.gap_ms) for k in trace.kernels] == [(0.001, 0.0), (0.0015, 0.0005)]
+    assert trace.kernels[0].launch == "grid [8, 1, 1], block [128, 1, 1], shared memory 0"
 
 
 def test_kernels_at_the_same_time_count_once():
@@ -190,6 +192,20 @@ def test_which_operator_launched_a_kernel():
         ("b", "aten::scaled_dot_product_attention"),
         ("c", None),
     ]
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_a_call_lies_between_two_synchronisations(number):
+    host = [Event("cudaDeviceSynchronize", 10 * n, 10 * n + 5, n) for n in range(number)]
+    calls = [(call.start, call.end) for call in synchronised_calls(host, calls=2)]
+    assert calls == [(5, 15), (25, 35)]
+
+
+@pytest.mark.parametrize("number", [3, 6, 8])
+def test_a_step_that_synchronises_has_no_calls(number):
+    host = [Event("cudaDeviceSynchronize", 10 * n, 10 * n + 5, n) for n in range(number)]
+    with pytest.raises(UnsupportedError, match="synchronises"):
+        synchronised_calls(host, calls=2)
 
 
 def test_host_work_is_without_what_it_calls():

@@ -14,10 +14,10 @@ from effbench.render.site import explained
 from effbench.render.site.pages import index
 from effbench.store import Store
 
-GEMM = Kernel("nvjet_sm90_tst_64x32_64x16_2x4_h_bz_TNT", "aten::addmm", 0.1, 0.1, 0.0)
-GELU = Kernel("triton_poi_fused_gelu_0", "triton_poi_fused_gelu_0", 0.02, 0.02, 0.005)
+GEMM = Kernel("nvjet_sm90_tst_64x32_64x16_2x4_h_bz_TNT", "(8,1,1)", "aten::addmm", 0.1, 0.1, 0.0)
+GELU = Kernel("triton_poi_fused_gelu_0", "(4,1,1)", "triton_poi_fused_gelu_0", 0.02, 0.02, 0.005)
 SLOWER = replace(GEMM, added_ms=0.15)
-OF_USER = Kernel(EVIL[0], EVIL[1], 0.03, 0.03, 0.005)
+OF_USER = Kernel(EVIL[0], "", EVIL[1], 0.03, 0.03, 0.005)
 EAGER, DEFAULT, GRAPH = (a_cell(mode) for mode in ("eager", "default", "cuda-graph"))
 #: Cell -> its kernels, and the time before the first one in ms.
 CALLS = {
@@ -80,7 +80,7 @@ def test_the_reference_mode_comes_first_and_the_cell_alone_last(made):
     _, _, cells = made
     names = {key: [choice.get("a") for choice in choices] for key, choices in cells.items()}
     assert names == {
-        EAGER.key: ["default", "cuda-graph", None],
+        EAGER.key: ["cuda-graph", "default", None],
         DEFAULT.key: ["eager", "cuda-graph", None],
         GRAPH.key: ["eager", "default", None],
     }

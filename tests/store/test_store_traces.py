@@ -12,7 +12,7 @@ BUSY = "host busy for 83 % of the timing"
 
 
 def a_trace(latency_ms=1.5, names=("gemm", "gelu")):
-    kernels = [Kernel(name, "aten::addmm", 0.2, 0.2, 0.1) for name in names]
+    kernels = [Kernel(name, "grid [1]", "aten::addmm", 0.2, 0.2, 0.1) for name in names]
     return Trace("cuda", 12, latency_ms, 0.1, 0.2, 40, tuple(kernels), {"guards": 0.02})
 
 
