@@ -52,7 +52,7 @@ class ChangeKind(StrEnum):
 FUSION = {ChangeKind.GONE: ChangeKind.FUSED, ChangeKind.NEW: ChangeKind.NO_LONGER_FUSED}
 
 #: Stands where a side has no kernel.
-NOTHING = Kernel("", None, 0.0, 0.0, 0.0)
+NOTHING = Kernel("", "", None, 0.0, 0.0, 0.0)
 
 
 class Pair(NamedTuple):
@@ -182,8 +182,10 @@ def _changes_of(block: Sequence[Pair]) -> Iterator[KernelChange]:
         into = None
         if fusing and kind is several:
             kind = FUSION[kind]
-            if len(fusing) == 1 and pair.kernel_class not in fusing:
-                (into,) = fusing
+            # a copy does none of the work of others
+            classes = fusing - {KernelClass.COPIES}
+            if len(classes) == 1 and pair.kernel_class not in fusing:
+                (into,) = classes
         names = short_name(pair.first.name), short_name(pair.second.name)
         times = pair.first.added_ms, pair.second.added_ms
         yield KernelChange(kind, pair.kernel_class, *names, into, 1, *times)

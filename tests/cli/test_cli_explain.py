@@ -13,7 +13,7 @@ from effbench.core.trace import Kernel
 
 
 def kernel(name, operator, ms):
-    return Kernel(name, operator, ms, ms, 0.0)
+    return Kernel(name, "", operator, ms, ms, 0.0)
 
 
 GEMM = kernel("nvjet_sm90_tst_128x64_64x8_1x2_h_bz_TNT", "aten::addmm", 0.6)

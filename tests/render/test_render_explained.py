@@ -80,7 +80,7 @@ def test_the_reference_mode_comes_first_and_the_cell_alone_last(made):
     _, _, cells = made
     names = {key: [choice.get("a") for choice in choices] for key, choices in cells.items()}
     assert names == {
-        EAGER.key: ["cuda-graph", "default", None],
+        EAGER.key: ["default", "cuda-graph", None],
         DEFAULT.key: ["eager", "cuda-graph", None],
         GRAPH.key: ["eager", "default", None],
     }
