@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import inspect
 import json
 import re
@@ -320,12 +319,6 @@ def checks() -> str:
     return table(["experiment: check", "claims", "what it shows", "needs"], rows)
 
 
-def parser_of(command: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"effbench {command}")
-    importlib.import_module(f"effbench.cli.{cli.COMMANDS[command]}").add_arguments(parser)
-    return parser
-
-
 def arguments(parser: argparse.ArgumentParser, of: str = "") -> Iterator[list[str]]:
     """Yield what to type and what it does for every argument, those of subcommands with their
     name."""
@@ -347,7 +340,7 @@ def arguments(parser: argparse.ArgumentParser, of: str = "") -> Iterator[list[st
 
 
 def options(command: str) -> str:
-    return table(["argument", "meaning"], arguments(parser_of(command)))
+    return table(["argument", "meaning"], arguments(cli.parser_of(command)))
 
 
 # --- measured results

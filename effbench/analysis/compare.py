@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from effbench.analysis import matching
 from effbench.analysis.limits import Limits
 from effbench.analysis.matching import BY_ENVIRONMENT, Side
-from effbench.analysis.verdicts import Change, Verdict, judge, ordered
+from effbench.analysis.verdicts import Change, Verdict, judge
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import grouped, mode_order
 from effbench.stats.intervals import (
@@ -46,9 +46,7 @@ class ModeChange:
 @dataclass
 class Compared:
     """A comparison. `differences`: in software, flags and protocol, as text; `changes`: the most
-    important first. `interrupted`: why the re-run of a check ended early, None if it did not;
-    `first`: the metric whose rows come first among those with the same verdict, None for no such
-    order."""
+    important first. `interrupted`: why the re-run of a check ended early, None if it did not."""
 
     before: Side
     after: Side
@@ -59,7 +57,6 @@ class Compared:
     interleaved: bool = False
     notes: list[str] = field(default_factory=list)
     interrupted: str | None = None
-    first: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -124,8 +121,6 @@ def compare_sweeps(
     speed = other_host_speed(old, new)
     if speed is not None:
         compared.notes.append(speed)
-        compared.first = "gpu_busy_ms"
-        compared.changes = ordered(compared.changes, compared.first)
     return compared
 
 

@@ -323,7 +323,7 @@ def judge_again(compared: Compared, flagged: Sequence[Change], rerun: Rerun) -> 
         cells = compared_cells(rerun.old, rerun.new)
     rows = {(row.key, row.metric): row for row in judge(cells, compared.limits, interleaved=True)}
     settled = [judge_row(change, rows, compared, rerun) for change in flagged].count(True)
-    compared.changes = ordered(compared.changes, compared.first)
+    compared.changes = ordered(compared.changes)
     compared.notes.append(f"rows run again: {settled}, in sweep {rerun.new.title}")
     reasons = (reason for duets in rerun.duets.values() for reason in duets.reasons_alone)
     for reason in dict.fromkeys(reasons):

@@ -31,7 +31,7 @@ from effbench.core.errors import NothingFoundError
 from effbench.core.labels import grouped
 from effbench.core.printable import count, listed, one_line
 from effbench.core.trace import Trace
-from effbench.stats.intervals import Interval, t_quantile
+from effbench.stats.intervals import Interval, log_difference, mean_of
 from effbench.store.trials import TracedTrial
 
 #: A part that is a smaller fraction of the difference is not named, without intervals and in the
@@ -69,21 +69,14 @@ class Part(StrEnum):
     REST = "not explained"
 
 
-#: Names of terms on the CPU.
-ON_CPU = {
-    Part.BEFORE.value: "Python before the first operator",
-    Part.GAPS.value: "Python between operators",
-    Part.AFTER.value: "Python after the last operator",
+#: Names of parts on the CPU.
+ON_CPU: Mapping[str, str] = {
+    Part.BEFORE: "Python before the first operator",
+    Part.GAPS: "Python between operators",
+    Part.AFTER: "Python after the last operator",
 }
 #: First word of such a name -> what happens, before `longer` or `less time`.
 VERBS = {"host": "the host takes", "idle": "the GPU waits", "Python": "Python takes"}
-
-
-def title_of(name: str, device: str) -> str:
-    """Return how to call a term on `cuda` or `cpu`."""
-    if device == "cpu":
-        return ON_CPU.get(name, name)
-    return name
 
 
 # --- statistics
@@ -92,17 +85,12 @@ def title_of(name: str, device: str) -> str:
 def difference_of(first: Sequence[float], second: Sequence[float]) -> Interval:
     """Return the mean of `second` - the mean of `first` with Welch's interval; without bounds if a
     side has a single value."""
-    difference = statistics.fmean(second) - statistics.fmean(first)
-    if min(len(first), len(second)) < 2:
-        return Interval(difference)
-    errors = [statistics.variance(values) / len(values) for values in (first, second)]
-    error = sum(errors)
-    half = 0.0
-    if error > 0:
-        old, new = ((part / error) ** 2 for part in errors)
-        df = 1 / (old / (len(first) - 1) + new / (len(second) - 1))
-        half = t_quantile(df) * math.sqrt(error)
-    return Interval(difference, difference - half, difference + half)
+    difference = log_difference(mean_of(second), mean_of(first))
+    ms = difference.value
+    if difference.error is None:
+        return Interval(ms)
+    half = difference.half_width()
+    return Interval(ms, ms - half, ms + half)
 
 
 def is_certain(ms: Interval, least_ms: float) -> bool:
@@ -165,7 +153,11 @@ class Breakdown:
     @property
     def terms(self) -> list[Term]:
         """The terms that are not 0, compared with a call that takes no time."""
-        return terms_between([], self.times)
+        return terms_between([], self.times, self.device)
+
+    @property
+    def device(self) -> str:
+        return self.traces[0].device
 
     def compared_with(self, other: Breakdown) -> Breakdown:
         """Return the breakdown with the operators that only the other side knows."""
@@ -279,7 +271,12 @@ class Explanation:
     ) -> Explanation:
         """Compare the trials of two sides with these names. Raises NotTracedError."""
         old, new = map(Breakdown.of, (first, second), names)
-        return cls(old.compared_with(new), new.compared_with(old))
+        return cls.between(old, new)
+
+    @classmethod
+    def between(cls, first: Breakdown, second: Breakdown) -> Explanation:
+        """Compare two sides, each with the operators that only the other one knows."""
+        return cls(first.compared_with(second), second.compared_with(first))
 
     @cached_property
     def latency(self) -> Term:
@@ -298,7 +295,7 @@ class Explanation:
     @cached_property
     def terms(self) -> list[Term]:
         """The terms that are not 0 on both sides, in the order of a call; `not explained` last."""
-        return terms_between(self.first.times, self.second.times)
+        return terms_between(self.first.times, self.second.times, self.second.device)
 
     @property
     def rest(self) -> Term | None:
@@ -339,46 +336,46 @@ class Explanation:
     def is_significant(self) -> bool:
         return is_certain(self.latency.ms, FLOOR * self.latency.first_ms)
 
+    def text(self, term: Term) -> str:
+        """Return the difference of a term in ms: `+0.11`."""
+        return f"{term.ms.value:+.{self.digits}f}"
+
     @property
     def cause(self) -> str | None:
         """The largest term in the direction of the difference, on one line: `1 copy operation is
         new (Memcpy DtoD): +0.11 of +0.13 ms`. None if no term is certain."""
-        digits = self.digits
-        whole = self.latency.ms.value
         for term in self.certain_terms:
-            if term.ms.value * whole > 0:
-                part = f"{term.ms.value:+.{digits}f} of {whole:+.{digits}f} ms"
-                return f"{self.reason(term)}: {part}"
+            if term.ms.value * self.latency.ms.value > 0:
+                return f"{self.reason(term)}: {self.text(term)} of {self.text(self.latency)} ms"
         return None
 
     @property
     def sentence(self) -> str:
         """The difference and its causes."""
-        first = self.first.name
-        second = self.second.name
-        old = self.latency.first_ms
-        new = self.latency.second_ms
+        latency = self.latency
+        first, second = self.first.name, self.second.name
         if not self.is_significant:
-            digits = digits_of(old)
+            digits = digits_of(latency.first_ms)
             return (
-                f"{second} takes {new:.{digits}f} ms and {first} {old:.{digits}f} ms: the"
-                " difference is not significant."
+                f"{second} takes {latency.second_ms:.{digits}f} ms and {first}"
+                f" {latency.first_ms:.{digits}f} ms: the difference is not significant."
             )
-        digits = self.digits
         reasons = []
         if self.cause is None:
             reasons.append("no single part explains it")
         for term in self.certain_terms[:MOST_TERMS]:
-            reasons.append(f"{term.ms.value:+.{digits}f} ms because {self.reason(term)}")
+            reasons.append(f"{self.text(term)} ms because {self.reason(term)}")
         rest = self.rest
-        if rest is not None and abs(rest.ms.value) > LARGE * abs(new - old):
-            reasons.append(f"{rest.ms.value:+.{digits}f} ms not explained")
-        more = "longer" if new > old else "less"
+        if rest is not None and abs(rest.ms.value) > LARGE * abs(latency.ms.value):
+            reasons.append(f"{self.text(rest)} ms not explained")
+        more = "longer" if latency.ms.value > 0 else "less"
+        digits = self.digits
         text = (
-            f"{second} takes {abs(new - old):.{digits}f} ms {more} than {first}"
-            f" ({new:.{digits}f} instead of {old:.{digits}f} ms): {', '.join(reasons)}."
+            f"{second} takes {abs(latency.ms.value):.{digits}f} ms {more} than {first}"
+            f" ({latency.second_ms:.{digits}f} instead of {latency.first_ms:.{digits}f} ms):"
+            f" {', '.join(reasons)}."
         )
-        if self.latency.ms.low is None:
+        if latency.ms.low is None:
             text += " A single trial has no intervals."
         return text
 
@@ -397,7 +394,7 @@ class Explanation:
         return f"{count(number, noun)} {verb} {predicate_of(changes)}"
 
     def _reason_of_host(self, term: Term, more: str) -> str:
-        who, where = title_of(term.name, self.second.typical.device).split(" ", 1)
+        who, where = term.name.split(" ", 1)
         works = []
         for work in self.host_changes:
             if work.name == GRAPH_LAUNCH and term.name == Part.GAPS:
@@ -421,15 +418,18 @@ class Explanation:
         return main
 
 
-def terms_between(first: Sequence[Times], second: Sequence[Times]) -> list[Term]:
-    """Return the difference of each part that is not 0 on both sides. Without trials, a side takes
-    no time."""
+def terms_between(
+    first: Sequence[Times], second: Sequence[Times], device: str = "cuda"
+) -> list[Term]:
+    """Return the difference of each part that is not 0 on both sides, under its name on `device`.
+    Without trials, a side takes no time."""
+    names = ON_CPU if device == "cpu" else {}
     terms = []
     for name in dict.fromkeys(chain.from_iterable([*first, *second])):
         old = [times.get(name, 0.0) for times in first]
         new = [times.get(name, 0.0) for times in second]
         if any(old) or any(new):
-            terms.append(term_between(name, old or NOTHING_MS, new))
+            terms.append(term_between(names.get(name, name), old or NOTHING_MS, new))
     return terms
 
 

@@ -243,18 +243,17 @@ def judge(
     return ordered(changes)
 
 
-def ordered(changes: Iterable[Change], first: str | None = None) -> list[Change]:
-    """Return the most important changes first: by verdict, then rows of the metric `first`, then by
-    size."""
+def ordered(changes: Iterable[Change]) -> list[Change]:
+    """Return the most important changes first: by verdict, then by size."""
     order = list(Verdict)
 
-    def place(change: Change) -> tuple[int, bool, float]:
+    def place(change: Change) -> tuple[int, float]:
         size = 0.0
         if change.ratio:
             size = abs(math.log(change.ratio))
         elif change.ratio == 0 or change.metric == STATUS:
             size = math.inf
-        return order.index(change.verdict), change.metric != first, -size
+        return order.index(change.verdict), -size
 
     return sorted(changes, key=place)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,12 +12,10 @@ from effbench.cli import options
 from effbench.cli.show import how_to_resume
 from effbench.core.errors import UsageError
 from effbench.core.labels import LabelledResult
-from effbench.core.settings import db_option
 from effbench.core.table import as_json
 from effbench.core.terminal import escape
 from effbench.render.advice import Advice, mode_advice
 from effbench.render.tables import rows_of
-from effbench.store.secrets import masked, masked_url
 from effbench.store.store import Store
 
 if TYPE_CHECKING:
@@ -45,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model to measure, as in model=MODEL, and overrides as in a sweep: bs=8"
         " mode=eager,default dtype=float32",
     )
-    options.add_place(parser)
+    options.add_config_dir(parser)
     add(
         "--sweep",
         metavar="ID|NAME|last",
@@ -66,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="limit of peak reserved memory, in GiB",
     )
     options.add_format(parser, "json")
-    options.add_out(parser)
     number = options.at_least(1)
     add("--bs", type=number, metavar="N", help="batch size (default: the only one of the sweep)")
     add(
@@ -135,19 +131,12 @@ def advise_model(args: argparse.Namespace) -> Advice:
     sweep_id = outcome.sweep_id
     with Store.open(outcome.db, mode="read") as store:
         rows = rows_at(rows_of(store, store.find_sweep(sweep_id)))
-    advice = advice_from(rows, args, sweep_id, "measured now")
-    commands = [
-        shlex.join(masked(["effbench", "-m", *matrix])),
-        f"effbench report --sweep {sweep_id}{db_option(masked_url(outcome.db))}",
-    ]
-    advice.data["commands"] = commands
-    advice.lines += [f"full matrix: {commands[0]}", f"report: {commands[1]}"]
-    return advice
+    return advice_from(rows, args, sweep_id, "measured now")
 
 
 def matrix_of(args: argparse.Namespace) -> list[str]:
-    """Return the overrides of the full matrix. Raises UsageError unless they name one model and
-    sweep nothing but modes, and no option that selects stored results is given."""
+    """Return the overrides of the sweep. Raises UsageError unless they name one model and sweep
+    nothing but modes, and no option that selects stored results is given."""
     from effbench.config.overrides import parse
 
     models = models_among(args.words)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from effbench.cli import options
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.core.printable import count, one_line
+from effbench.core.printable import one_line
 from effbench.core.settings import db_option
 from effbench.core.table import Column, Table
 from effbench.core.terminal import terminal
 from effbench.store.store import Store
-from effbench.store.sweeps import SweepInfo
 
 HELP = "Name a sweep as a baseline (set), list the baselines (ls), or remove one (rm)."
 ACTIONS = ("set", "ls", "rm")
@@ -34,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="set: id, name, label or last (default: last)",
     )
     add("--note", help="set: free text, shown by ls")
-    options.add_db(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,28 +58,6 @@ def set_baseline(store: Store, args: argparse.Namespace) -> None:
         if hardware in before and before[hardware].sweep_id != sweep.id:
             text += f" (was {before[hardware].sweep_id})"
         print(one_line(text))
-    warn_unguarded(store, sweep)
-
-
-def warn_unguarded(store: Store, sweep: SweepInfo) -> None:
-    """Print which cells of a baseline are not guarded."""
-    counts = [
-        f"{number} {status}" for status, number in sorted(sweep.statuses.items()) if status != "ok"
-    ]
-    if counts or sweep.state != "completed":
-        what = ", ".join(counts) or "all measured cells ok"
-        failures = f"effbench ls --failures --sweep {sweep.id}{db_option(store.name)}"
-        print(
-            f"note: that sweep is {sweep.state} ({what}); cells that failed or were not measured"
-            f" are not guarded ({failures})"
-        )
-    results = store.results(sweep.id)
-    marked = sum(bool(result.marked) for result in results)
-    if marked:
-        print(
-            f"note: {marked} of {count(len(results), 'result')} marked (host disturbed): their"
-            " times are not guarded; measure again when the machine is quiet"
-        )
 
 
 def print_baselines(store: Store) -> None:

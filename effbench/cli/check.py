@@ -26,7 +26,6 @@ HELP = "Compare a sweep with a baseline; exit with 1 if a cell is slower, broken
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     parser.add_argument(
         "--baseline", required=True, metavar="NAME", help="name set by effbench baseline set"
     )

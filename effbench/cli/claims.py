@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from effbench.cli import options
+from effbench.core.printable import tally
 from effbench.core.settings import DEFAULT_DB
 from effbench.core.table import Record, Table
 from effbench.render.claims import claims_table, entries
@@ -28,9 +29,7 @@ REFERENCE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     options.add_format(parser, "markdown", "json")
-    options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,9 +56,8 @@ def print_claims(table: Table, records: Sequence[Record], args: argparse.Namespa
     shipped ones."""
     columns = [column for column in table.columns if column.key in COLUMNS]
     counts = Counter(record["verdict"] for record in records)
-    texts = [f"{count} {verdict}" for verdict, count in counts.most_common()]
     with options.console(args) as console:
         replace(table, columns=columns).print(console, lines=True)
-        console.print_line(", ".join(texts))
+        console.print_line(tally(counts.most_common()))
         if any(record["reference"] for record in records):
             console.print_line(REFERENCE, "dim")

@@ -21,7 +21,6 @@ HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     parser.add_argument(
         "sweeps",
         nargs="+",
@@ -82,7 +81,6 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     )
     add("--all", action="store_true", help="show all rows, also those with the verdict same")
     options.add_format(parser, *comparison.FORMATS)
-    options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:

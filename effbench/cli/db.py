@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from effbench.cli import options
 from effbench.store import connect, maintenance
 
 HELP = "Upgrade a database to this version's schema."
@@ -12,7 +11,6 @@ HELP = "Upgrade a database to this version's schema."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["upgrade"], help="upgrade the schema")
-    options.add_db(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-from effbench.cli import options
 from effbench.core.terminal import escape, terminal
 from effbench.doctor.checks import Finding, examine
 from effbench.run.client import ForkServer
@@ -24,7 +23,7 @@ MARKS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
+    """Add nothing: it takes only a database."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -65,9 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help="exit with 1 if B is significantly slower than A by more than this percentage",
     )
-    options.add_place(parser)
+    options.add_config_dir(parser)
     options.add_format(parser, "json")
-    options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from itertools import combinations
 
-from effbench.analysis.cell_pairs import CellPair, Request, Words, pairs_for
-from effbench.analysis.explain import Explanation, NotTracedError
+from effbench.analysis.cell_pairs import Request, Words, pairs_for
 from effbench.cli import options
 from effbench.core.errors import NothingFoundError
 from effbench.core.table import as_json
-from effbench.render.bottlenecks import failure_of
-from effbench.render.explain import PairReport, Report
-from effbench.store.secrets import masked
+from effbench.render.explain import print_reports, report_of
 from effbench.store.store import Store
 
 HELP = (
@@ -33,25 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " single mode is compared with the reference mode. Other words choose cells of both sides:"
         " model=mlp bs=8",
     )
-    options.add_db(parser)
     options.add_sweep(parser)
-    options.add_format(parser, "markdown", "json")
-    options.add_out(parser)
+    options.add_format(parser, "json")
 
 
 def run(args: argparse.Namespace) -> int:
     request = request_of(args.words, args.sweep)
     with Store.open(args.db, mode="read") as store:
-        explained = [explain(store, pair) for pair in pairs_for(store, request)]
-    report = Report(explained)
+        reports = [report_of(store, pair) for pair in pairs_for(store, request)]
     if args.format == "json":
-        options.write(as_json({"cells": [pair.record() for pair in explained]}), args)
-    elif args.format == "markdown":
-        options.write(report.markdown(), args)
+        options.write(as_json({"cells": [report.record() for report in reports]}), args)
     else:
         with options.console(args) as console:
-            report.print(console)
-    return 0 if report.explained else NothingFoundError.exit_code
+            print_reports(reports, console)
+    if any(report.explanation for report in reports):
+        return 0
+    return NothingFoundError.exit_code
 
 
 def request_of(texts: Sequence[str], sweep: str) -> Request:
@@ -71,19 +64,3 @@ def request_of(texts: Sequence[str], sweep: str) -> Request:
         if settings is not first and settings is not second:
             common |= settings
     return Request(first, second, common)
-
-
-def explain(store: Store, pair: CellPair) -> PairReport:
-    """Return the explanation of a pair, or the reason why it has no explanation."""
-    sides = []
-    for row, name in ((pair.first, pair.first_name), (pair.second, pair.second_name)):
-        if not row.status.is_measured:
-            return PairReport(pair, None, f"{name} is {failure_of(row)}")
-        sides.append(store.traces(row.sweep_id, row.cell_key, row.environment_id))
-    try:
-        explanation = Explanation.of(sides[0], sides[1], (pair.first_name, pair.second_name))
-    except NotTracedError as error:
-        sweep = store.find_sweep(pair.second.sweep_id)
-        command = shlex.join(["effbench", "-m", *masked(sweep.overrides)])
-        return PairReport(pair, None, f"{error}; to measure again: {command}")
-    return PairReport(pair, explanation)

@@ -8,13 +8,13 @@ import csv
 import io
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from effbench.cli import options
+from effbench.core import outputs
 from effbench.core.errors import UsageError
 from effbench.core.printable import count, csv_value
 from effbench.store import RESULT_COLUMNS, Store
@@ -26,7 +26,6 @@ FORMATS = {".csv": "csv", ".db": "db", ".sqlite": "db"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     options.add_sweeps(parser)
     parser.add_argument(
         "--format",
@@ -65,13 +64,13 @@ def write_sweeps(args: argparse.Namespace) -> int:
     from effbench.store.source import opened
     from effbench.store.transfer import write_file
 
-    if options.is_stdout(args.out) and sys.stdout.isatty():
+    if args.out is None:
         raise UsageError("export --format db writes a binary file; add --out FILE.db")
     with opened(args.db) as source, tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         ids = source.sweep_ids(args.sweep)
         path = Path(folder) / "sweeps.db"
         write_file(source, ids, path)
-        with path.open("rb") as file, options.output(args) as stream:
+        with path.open("rb") as file, outputs.output(Path(args.out)) as stream:
             shutil.copyfileobj(file, stream)
     if not options.is_stdout(args.out):
         print(f"{count(len(ids), 'whole sweep')} → {args.out}")

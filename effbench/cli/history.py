@@ -18,7 +18,6 @@ HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     add = parser.add_argument
     add(
         "--metric",
@@ -38,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="YAML file with limits and exceptions that override effbench's, as in checks",
     )
     options.add_format(parser, *FORMATS)
-    options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from effbench.cli import options
 from effbench.core.errors import NothingFoundError, StoreError
-from effbench.core.printable import count, one_line
+from effbench.core.printable import count, one_line, tally
 from effbench.store import Store, connect
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a file of `effbench export --out FILE.db`, or another effbench database (path or"
         " URL)",
     )
-    options.add_db(parser)
     options.add_sweeps(parser)
     parser.add_argument(
         "--join",
@@ -57,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
             errors.append(str(error))  # the other sources can still be imported
     if errors:
         raise StoreError("\n".join(errors))
-    counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
+    numbers = tally(outcomes.items())
     database = connect.describe(args.db)
-    print(f"{count(outcomes.total(), 'sweep')}: {counts} · database {database}")
+    print(f"{count(outcomes.total(), 'sweep')}: {numbers} · database {database}")
     if args.join is not None:
         join(args.db, sweep_ids, args.join)
     return 0

@@ -10,7 +10,7 @@ from effbench.cli import options
 from effbench.core.cell import Result, Status
 from effbench.core.errors import UsageError
 from effbench.core.labels import cell_names, row_names
-from effbench.core.printable import count
+from effbench.core.printable import count, tally
 from effbench.core.table import Column, Table
 from effbench.core.terminal import escape, terminal
 from effbench.render.tables import rows_of, unmeasured
@@ -22,7 +22,6 @@ HELP = "List the sweeps in the database, or the planned cells or failed results 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     options.add_sweep(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -66,7 +65,6 @@ def print_sweeps(store: Store) -> None:
     for sweep in store.sweeps():
         names = [baseline.name for baseline in baselines if baseline.sweep_id == sweep.id]
         imported = ", imported" if sweep.imported_at is not None else ""
-        statuses = [f"{number} {status}" for status, number in sweep.statuses.items()]
         rows.append(
             {
                 "sweep": sweep.id,
@@ -77,7 +75,7 @@ def print_sweeps(store: Store) -> None:
                 "protocol": sweep.protocol.get("name", ""),
                 "cells": sweep.cells,
                 "trials": sweep.trials,
-                "statuses": ", ".join(statuses),
+                "statuses": tally(sweep.statuses.items()),
                 "label": sweep.label,
             }
         )

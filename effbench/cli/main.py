@@ -3,6 +3,7 @@ sweep."""
 
 from __future__ import annotations
 
+import argparse
 import errno
 import gc
 import importlib
@@ -175,15 +176,23 @@ def run_command(name: str, words: list[str]) -> int:
         raise UsageError(f"unknown command {name!r}; {hint}")
     # at the default, a fifth of a report's time is spent on searching its rows for cycles
     gc.set_threshold(1_000_000)
-    from effbench.cli.options import Parser
+    module = importlib.import_module(f"effbench.cli.{COMMANDS[name]}")
+    # also options between positional arguments: `reproduce O10 --db o.db bs=1`
+    code: int = module.run(parser_of(name).parse_intermixed_args(words))
+    return code
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """Return the parser of a command. All commands but `models` read a database."""
+    from effbench.cli.options import Parser, add_db
 
     module = importlib.import_module(f"effbench.cli.{COMMANDS[name]}")
     more = "effbench --help lists all commands; docs/reference/commands.md explains them."
     parser = Parser(prog=f"effbench {name}", description=module.HELP, epilog=more)
     module.add_arguments(parser)
-    # also options between positional arguments: `reproduce O10 --db o.db bs=1`
-    code: int = module.run(parser.parse_intermixed_args(words))
-    return code
+    if name != "models":
+        add_db(parser)
+    return parser
 
 
 def run_sweep(argv: list[str]) -> int:

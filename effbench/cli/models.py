@@ -4,7 +4,6 @@ libraries."""
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 
 import yaml
@@ -13,7 +12,6 @@ from effbench.cli import options
 from effbench.core.errors import NothingFoundError
 from effbench.core.settings import shipped
 from effbench.core.table import Column, Table
-from effbench.core.terminal import terminal
 from effbench.models.catalog import networks
 
 HELP = (
@@ -43,12 +41,16 @@ def run(args: argparse.Namespace) -> int:
         )
     columns = [Column("name"), Column("overrides", "type this"), Column("description", wide=True)]
     if args.format != "table":
-        sys.stdout.write(Table.of(columns, rows).render(args.format))
+        options.write(Table.of(columns, rows).render(args.format), args)
         return 0
-    hidden = 0 if words else max(0, len(rows) - MOST)
-    Table.of(columns, rows[: len(rows) - hidden]).print(terminal())
-    if hidden:
-        print(f"and {hidden} more: effbench models TEXT searches, --format csv lists all")
+    most = len(rows) if words else MOST
+    with options.console(args) as console:
+        Table.of(columns, rows[:most]).print(console)
+        if len(rows) > most:
+            hidden = len(rows) - most
+            console.print_line(
+                f"and {hidden} more: effbench models TEXT searches, --format csv lists all"
+            )
     return 0
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 
 from effbench.core import outputs
 from effbench.core.errors import UsageError
@@ -51,10 +51,8 @@ def add_db(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_place(parser: argparse.ArgumentParser) -> None:
-    """Add what a command that runs a sweep passes on to it; see `place_of`."""
+def add_config_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config-dir", metavar="DIR", help="folder with your own YAML files")
-    add_db(parser)
 
 
 def place_of(args: argparse.Namespace) -> list[str]:
@@ -93,9 +91,11 @@ def add_out(parser: argparse.ArgumentParser) -> None:
 
 
 def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
+    """Add `--format` with these formats besides a table, and `--out`."""
     parser.add_argument(
         "--format", default="table", choices=["table", *formats], help="(default: %(default)s)"
     )
+    add_out(parser)
 
 
 def side_of(text: str) -> list[str]:
@@ -128,17 +128,6 @@ def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
         return
     with outputs.output(Path(out)) as stream:
         stream.write(text.encode())
-
-
-@contextmanager
-def output(args: argparse.Namespace) -> Iterator[IO[bytes]]:
-    """Yield the stream of the file that `--out` names, or standard output; see `outputs.output`."""
-    if is_stdout(args.out):
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    with outputs.output(Path(args.out)) as stream:
-        yield stream
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from effbench.cli import options
 from effbench.core.errors import StoreError
-from effbench.core.printable import count
 from effbench.store.store import Store
 
 HELP = (
@@ -16,7 +15,6 @@ HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     options.add_sweeps(parser, default="all, with the newest of each GPU or CPU on the overview")
     parser.add_argument(
         "--out",
@@ -38,7 +36,4 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise StoreError(f"cannot write the report to {out}: {error.strerror or error}") from error
     print(f"{out / 'index.html'} ({len(written.written)} files): open it in a browser")
-    if content.omitted:
-        omitted = count(content.omitted, "older sweep")
-        print(f"without {omitted}; select sweeps with --sweep NAME (repeatable)")
     return 0

@@ -19,9 +19,9 @@ from effbench.claims.definition import (
     shipped_verdicts,
 )
 from effbench.claims.judge import Judgement
-from effbench.cli import options
 from effbench.core.errors import ConfigError, UsageError
 from effbench.core.labels import grouped
+from effbench.core.printable import tally
 from effbench.core.settings import Config
 from effbench.core.table import TONES as STYLES
 from effbench.core.table import Column, Table
@@ -47,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="experiments, ids of claims, your own Python file (it is executed) or all; and"
         " overrides for all sweeps, such as protocol=quick (default: list the experiments)",
     )
-    options.add_db(parser)
     parser.add_argument("--quiet", action="store_true", help="print only verdicts, no progress")
 
 
@@ -95,8 +94,7 @@ def reproduce(args: argparse.Namespace, names: Sequence[str], words: Sequence[st
             counts.update(str(judgement.verdict) for judgement in done.judgements)
             mistakes += done.mistakes
     if len(experiments) > 1:
-        texts = [f"{number} {verdict}" for verdict, number in counts.most_common()]
-        console.print_line(escape(", ".join(texts)))
+        console.print_line(tally(counts.most_common()))
     if mistakes:
         raise UsageError("\n".join(mistakes))
 

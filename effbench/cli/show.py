@@ -14,7 +14,7 @@ from effbench.cli import options
 from effbench.core.errors import INTERRUPTED, NothingFoundError
 from effbench.core.labels import LabelledResults, grouped, label_rows
 from effbench.core.metrics import METRICS
-from effbench.core.printable import count, listed
+from effbench.core.printable import count, listed, tally
 from effbench.core.quantities import Better
 from effbench.core.settings import db_option
 from effbench.core.table import markdown_text
@@ -30,7 +30,7 @@ from effbench.render.bottlenecks import (
 )
 from effbench.render.marks import explain_marks
 from effbench.render.reasons import sentence
-from effbench.render.remarks import on_a_busy_host, remarks_on
+from effbench.render.remarks import remarks_on
 from effbench.render.summary import by_mode, modes_table
 from effbench.render.tables import FORMATS, SpeedupTable, rows_of, speedup_table
 from effbench.run.resume import resume_command
@@ -48,7 +48,6 @@ MOST_NAMES = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_db(parser)
     options.add_sweep(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -62,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--why", action="store_true", help="show each cell's bottleneck and the figures behind it"
     )
     options.add_format(parser, *FORMATS)
-    options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,18 +96,16 @@ def paragraphs(lines: Sequence[str]) -> str:
 def write_bottlenecks(
     rows: LabelledResults, parts: Mapping[ResultKey, str], args: argparse.Namespace
 ) -> None:
-    """Write the table of bottlenecks, or one line if there are none, and the speedups of a busy
-    host. Programs always get rows."""
+    """Write the table of bottlenecks, or one line if there are none. Programs always get rows."""
     table = bottleneck_table(rows, parts)
     if args.format in ("csv", "json"):
         options.write(table.render(args.format), args)
         return
-    busy = on_a_busy_host(rows)
     nothing = no_bottlenecks(rows)
     if nothing is not None and not parts:
-        options.write("\n".join([nothing, *busy]), args)
+        options.write(nothing, args)
         return
-    lines = [*busy, explain_marks(rows)]
+    lines = [explain_marks(rows)]
     if nothing is None and any(reason_of(row) == NOT_PROFILED for row in rows):
         lines.insert(0, WHY_NOT_PROFILED)
     if args.format == "markdown":
@@ -204,13 +200,13 @@ def end_of_sweep(outcome: Outcome) -> int:
         remarks = remarks_on(store, sweep, rows)
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
-    environments = len({row.environment_id for row in rows})
-    where = f" in {environments} environments" if environments > 1 else ""
     db = masked_url(outcome.db)  # without a password, because output ends up in logs
     which = f"--sweep {shlex.quote(sweep.id)}{db_option(db)}"
     has_failed = any(row.status.is_failure for row in rows)
     is_interrupted = outcome.state == "interrupted"
-    lines = [f"{tally(rows)} of {count(sweep.cells, 'cell')}{where} · database {db}"]
+    statuses = Counter(row.status for row in rows)
+    measured = tally(statuses.most_common()) or "no result"
+    lines = [f"{measured} of {count(sweep.cells, 'cell')} · database {db}"]
     if is_interrupted:
         lines.append(f"interrupted; {how_to_resume(outcome)}")
     else:
@@ -222,12 +218,6 @@ def end_of_sweep(outcome: Outcome) -> int:
     if is_interrupted:
         return INTERRUPTED
     return int(outcome.on_failure == "fail" and has_failed)
-
-
-def tally(rows: LabelledResults) -> str:
-    """Return the number of results by status, the most frequent first."""
-    counts = Counter(row.status for row in rows)
-    return ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
 
 
 def how_to_resume(outcome: Outcome) -> str:

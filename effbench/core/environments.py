@@ -6,7 +6,7 @@ interpreter and folder.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, TypeVar
@@ -39,26 +39,14 @@ LABELS = {
 
 
 @dataclass(frozen=True)
-class Fact:
-    """A fact about a sweep's machine and software. `kind`: one of KINDS; `label`: its name in
-    prose."""
+class Difference:
+    """A fact about a sweep's machine and software that differs between two sides. `kind`: one of
+    KINDS; `label`: its name in prose; `before`, `after`: its values on each side, None if
+    unknown."""
 
     kind: str
     name: str
     label: str
-
-    def rank(self) -> tuple[int, str]:
-        """Return the place among facts: kinds in their order, in which only flags and settings of
-        the protocol are sorted, its name first."""
-        is_sorted = self.kind in ("flag", "protocol") and self.name != "name"
-        return KINDS.index(self.kind), self.name if is_sorted else ""
-
-
-@dataclass(frozen=True)
-class Difference(Fact):
-    """A fact that differs between two sides. `before`, `after`: its values on each side, None if
-    unknown."""
-
     before: tuple[Any, ...]
     after: tuple[Any, ...]
 
@@ -75,33 +63,38 @@ class Difference(Fact):
 def diff_conditions(before: Sequence[Conditions], after: Sequence[Conditions]) -> list[Difference]:
     """Return all differences in hardware, software, flags, protocol and machine between two
     sides."""
-    old = [facts_of(conditions) for conditions in before]
-    new = [facts_of(conditions) for conditions in after]
-    facts = dict.fromkeys(fact for known in (*old, *new) for fact in known)
     differences = []
-    for fact in sorted(facts, key=Fact.rank):
-        old_values = dict.fromkeys(known.get(fact) for known in old)
-        new_values = dict.fromkeys(known.get(fact) for known in new)
-        if set(map(str, old_values)) != set(map(str, new_values)):
-            differences.append(
-                Difference(fact.kind, fact.name, fact.label, tuple(old_values), tuple(new_values))
-            )
+    for kind in KINDS:
+        old = [facts_of(conditions, kind) for conditions in before]
+        new = [facts_of(conditions, kind) for conditions in after]
+        for name, label in labels_of(kind, set[str]().union(*old, *new)).items():
+            old_values = tuple(dict.fromkeys(known.get(name) for known in old))
+            new_values = tuple(dict.fromkeys(known.get(name) for known in new))
+            if set(map(str, old_values)) != set(map(str, new_values)):
+                differences.append(Difference(kind, name, label, old_values, new_values))
     return differences
 
 
-def facts_of(conditions: Conditions) -> dict[Fact, Any]:
-    """Return fact -> value."""
-    known = {**conditions.host, **vars(conditions.environment)}
-    facts: dict[Fact, Any] = {}
-    for kind, labels in LABELS.items():
-        for name, label in labels.items():
-            facts[Fact(kind, name, label)] = known.get(name)
-    for name, value in conditions.environment.flags.items():
-        facts[Fact("flag", name, name)] = value
-    for name, value in conditions.protocol.items():
-        label = "protocol" if name == "name" else f"protocol {name}"
-        facts[Fact("protocol", name, label)] = value
-    return facts
+def facts_of(conditions: Conditions, kind: str) -> Mapping[str, Any]:
+    """Return the facts of this kind, and others, by name."""
+    if kind == "flag":
+        return conditions.environment.flags
+    if kind == "protocol":
+        return conditions.protocol
+    if kind == "machine":
+        return conditions.host
+    return vars(conditions.environment)
+
+
+def labels_of(kind: str, names: Set[str]) -> Mapping[str, str]:
+    """Return name -> name in prose of the facts of this kind, in the order of their differences.
+    `names`: of flags or of settings of the protocol, whose own name comes first."""
+    if kind == "flag":
+        return {name: name for name in sorted(names)}
+    if kind == "protocol":
+        settings = {name: f"protocol {name}" for name in sorted(names - {"name"})}
+        return {"name": "protocol"} | settings
+    return LABELS[kind]
 
 
 def changes_between(before: Conditions, after: Conditions) -> list[str]:

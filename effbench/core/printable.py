@@ -3,7 +3,7 @@ forge a line."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def printable(text: object, keep: str = "\n") -> str:
@@ -47,6 +47,11 @@ def excerpt(text: str, first: int = 1000, last: int = 4000) -> str:
 def count(number: int, noun: str) -> str:
     """Return `1 cell` or `2,000 cells`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def tally(counts: Iterable[tuple[str, int]]) -> str:
+    """Return `2 ok, 1 error` for names with their numbers."""
+    return ", ".join(f"{number} {name}" for name, number in counts)
 
 
 def duration(seconds: float) -> str:

@@ -6,24 +6,23 @@ of them.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
-
-from effbench.core.cell import encodable
 
 #: Most kernels of a call that a trace holds; a longer call has no trace.
 MOST_KERNELS = 10_000
 #: Most bytes of a trace in the database.
 BYTES_LIMIT = 2**20
-#: A time of this many ms or more is damaged.
+#: Times of this many ms or more in a trace are damaged.
 MOST_MS = 1e12
 #: Digits of a time in ms: nanoseconds.
 DIGITS = 6
-#: Fields of a kernel that hold times.
+#: Fields of a kernel that hold times, and all of them.
 KERNEL_TIMES = ("ms", "added_ms", "gap_ms")
+KERNEL_FIELDS = ("name", "launch", "operator", *KERNEL_TIMES)
 
 
 class DamagedTraceError(ValueError):
@@ -89,53 +88,37 @@ class Trace:
     @classmethod
     def from_json(cls, data: Any) -> Trace:
         """Return the trace that `to_json` gave. Raises DamagedTraceError."""
+        import msgspec  # here, because other interpreters import this module without it
+
         try:
-            if len(data["order"]) > MOST_KERNELS:
-                raise ValueError(f"more than {MOST_KERNELS:,} kernels")
-            kinds = [checked_kind(*kind) for kind in data["kinds"]]
-            columns = [map(finite, data[column]) for column in KERNEL_TIMES]
+            columns = [data[column] for column in KERNEL_TIMES]
             kernels = []
             for number, *times in zip(data["order"], *columns, strict=True):
-                kernels.append(Kernel(*kinds[number], *times))
-            return cls(
-                device=str(data["device"]),
-                calls=int(data["calls"]),
-                latency_ms=finite(data["latency_ms"]),
-                before_ms=finite(data["before_ms"]),
-                after_ms=finite(data["after_ms"]),
-                events=int(data["events"]),
-                kernels=tuple(kernels),
-                host={encodable(str(name)): finite(ms) for name, ms in data["host"].items()},
-            )
-        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+                values = (*data["kinds"][number], *times)
+                kernels.append(dict(zip(KERNEL_FIELDS, values, strict=True)))
+            trace = msgspec.convert({**data, "kernels": kernels}, cls)
+            ends = trace.latency_ms, trace.before_ms, trace.after_ms
+            total_ms = sum(map(abs, chain(ends, trace.host.values(), *columns)))
+        except (LookupError, TypeError, ValueError) as error:
             raise DamagedTraceError(f"no trace: {error!r}") from error
+        if len(kernels) > MOST_KERNELS or not total_ms < MOST_MS:  # NaN, or it overflows in sums
+            raise DamagedTraceError("no trace: more kernels or longer times than any call has")
+        return trace
 
     def packed(self) -> bytes:
-        """Return the trace as compressed JSON."""
-        text = json.dumps(self.to_json(), separators=(",", ":"))
-        return zlib.compress(text.encode(), level=6)
+        """Return the trace as compressed JSON. Raises ValueError for text that UTF-8 lacks."""
+        import msgspec
+
+        return zlib.compress(msgspec.json.encode(self.to_json()), level=6)
 
     @classmethod
     def unpacked(cls, data: bytes) -> Trace:
         """Return the trace that `packed` gave, of at most 32 MiB of text. Raises
         DamagedTraceError."""
+        import msgspec
+
         try:
             text = zlib.decompressobj().decompress(data, 2**25)
-            return cls.from_json(json.loads(text))
+            return cls.from_json(msgspec.json.decode(text))
         except (zlib.error, TypeError, ValueError, RecursionError) as error:
             raise DamagedTraceError(f"no trace: {error!r}") from error
-
-
-def checked_kind(name: Any, launch: Any, operator: Any) -> tuple[str, str, str | None]:
-    if operator is not None:
-        operator = encodable(str(operator))
-    return encodable(str(name)), encodable(str(launch)), operator
-
-
-def finite(value: Any) -> float:
-    """Return a time in ms. Raises ValueError for NaN, and for times that no call takes, whose sums
-    may overflow."""
-    number = float(value)
-    if not abs(number) < MOST_MS:
-        raise ValueError(f"{number} is no time")
-    return number

@@ -160,22 +160,8 @@ def disturbances(machine: ProbedMachine) -> Iterator[Finding]:
     nvml = Nvml()
     for probed in machine.gpus:
         gpu = Gpu(nvml, nvml.handle(probed.uuid), f"GPU {probed.index}")
-        yield from partition(gpu)
         yield from processes(gpu)
         yield from clocks(gpu)
-
-
-def partition(gpu: Gpu) -> Iterator[Finding]:
-    mode = gpu.ask("nvmlDeviceGetMigMode")
-    is_instance = gpu.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") is not None
-    if is_instance or (mode is not None and mode[0]):
-        yield Finding(
-            "warning",
-            f"{gpu.name}: MIG is on: sweeps measure an instance, not the GPU",
-            "an instance has a part of the cores and bandwidth, and shares power and clock with"
-            " others",
-            "measure on a whole GPU; as administrator: nvidia-smi -mig 0",
-        )
 
 
 def processes(gpu: Gpu) -> Iterator[Finding]:

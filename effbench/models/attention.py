@@ -1,6 +1,6 @@
-"""A transformer block for measurements with long sequences.
+"""A transformer block for measurements with long sequences, and parts of other transformers.
 
-B batch, T sequence, D width, H heads, K width of a head (D / H).
+B batch, T sequence, S slots of a cache, D width, H heads, K width of a head (D / H).
 """
 
 from __future__ import annotations
@@ -10,13 +10,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-def split_heads(x: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values [B, H, T, K] of a projection [B, T, 3 * D]."""
-    batch, length, _ = x.shape
-    parts = x.view(batch, length, 3, heads, -1)
-    q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
-    return q, k, v
+from effbench.models.cache import CacheSize, KeyValueCache
 
 
 def join_heads(x: Tensor) -> Tensor:
@@ -33,31 +27,65 @@ def head_width(width: int, heads: int) -> int:
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over whole sequences, through `scaled_dot_product_attention`."""
+    """Multi-head self-attention through `scaled_dot_product_attention`: over whole sequences, or of
+    new tokens over a cache, if it has one of this `size`."""
 
-    def __init__(self, width: int, heads: int, causal: bool):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        causal: bool = False,
+        size: CacheSize | None = None,
+    ):
         super().__init__()
-        head_width(width, heads)  # raises
+        key_width = head_width(width, heads)
         self.heads = heads
         self.causal = causal
         self.qkv = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
-        # Make the attention as sharp as a trained one. With PyTorch's defaults its weights are
-        # nearly uniform: their mean over many tokens is negligible next to the residual, and
-        # comparing outputs would not test the attention.
-        for layer in (self.qkv, self.project):
-            nn.init.normal_(layer.weight, std=1.25 / math.sqrt(width))
+        self.cache = None
+        if size is not None:
+            self.cache = KeyValueCache(size, heads, key_width, key_width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        # x [B, T, D] -> [B, T, D]
-        q, k, v = split_heads(self.qkv(x), self.heads)
+    def forward(
+        self, x: Tensor, position: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        # x [B, T, D], for a cache position [T] and mask [T, S] -> [B, T, D]
+        batch, length, _ = x.shape
+        parts = self.qkv(x).view(batch, length, 3, self.heads, -1)
+        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, T, K] each
+        if self.cache is not None:
+            k, v = self.cache.update(position, k, v)  # [B, H, S, K] each
         y = F.scaled_dot_product_attention(
             q,
             k,
             v,
+            attn_mask=mask,
             is_causal=self.causal,
-        )
+        )  # [B, H, T, K]
         return self.project(join_heads(y))
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block with an attention and an MLP, each with a residual."""
+
+    def __init__(
+        self,
+        attention_norm: nn.Module,
+        attention: nn.Module,
+        mlp_norm: nn.Module,
+        mlp: nn.Module,
+    ):
+        super().__init__()
+        self.attention_norm = attention_norm
+        self.attention = attention
+        self.mlp_norm = mlp_norm
+        self.mlp = mlp
+
+    def forward(self, x: Tensor, *given: Tensor) -> Tensor:
+        # x [B, T, D], further arguments of the attention -> [B, T, D]
+        x = x + self.attention(self.attention_norm(x), *given)
+        return x + self.mlp(self.mlp_norm(x))
 
 
 class AttentionBlock(nn.Module):
@@ -79,6 +107,11 @@ class AttentionBlock(nn.Module):
         self.seq = seq
         self.norm = nn.LayerNorm(width)
         self.attention = Attention(width, heads, causal)
+        # Make the attention as sharp as a trained one. With PyTorch's defaults its weights are
+        # nearly uniform: their mean over many tokens is negligible next to the residual, and
+        # comparing outputs would not test the attention.
+        for layer in (self.attention.qkv, self.attention.project):
+            nn.init.normal_(layer.weight, std=1.25 / math.sqrt(width))
         self.mlp = None
         if mlp_ratio:
             self.mlp = nn.Sequential(

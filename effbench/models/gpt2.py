@@ -1,61 +1,19 @@
 """GPT-2 decoding with a static key-value cache: the many small kernels of token generation.
 
-B batch, T new tokens, S slots of the cache, D width, H heads, K width of a head (D / H), V
-vocabulary, L layers.
+B batch, T new tokens, S slots of the cache, D width, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from effbench.models.attention import head_width, join_heads, split_heads
-from effbench.models.cache import CacheSize, KeyValueCache
-
-
-class CachedAttention(nn.Module):
-    """Attention of new tokens over a cache."""
-
-    def __init__(self, width: int, heads: int, size: CacheSize):
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.project = nn.Linear(width, width)
-        key_width = head_width(width, heads)
-        self.cache = KeyValueCache(size, heads, key_width, key_width)
-
-    def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:
-        # x [B, T, D], position [T], mask [T, S] -> [B, T, D]
-        q, k, v = split_heads(self.qkv(x), self.heads)
-        keys, values = self.cache.update(position, k, v)  # [B, H, S, K] each
-        y = F.scaled_dot_product_attention(
-            q,
-            keys,
-            values,
-            attn_mask=mask,
-        )  # [B, H, T, K]
-        return self.project(join_heads(y))
-
-
-class GPT2Block(nn.Module):
-    """Pre-norm transformer block with a cached attention."""
-
-    def __init__(self, width: int, heads: int, size: CacheSize):
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(width)
-        self.attention = CachedAttention(width, heads, size)
-        self.mlp_norm = nn.LayerNorm(width)
-        self.expand = nn.Linear(width, 4 * width)
-        self.contract = nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:
-        # x [B, T, D], position [T], mask [T, S] -> [B, T, D]
-        x = x + self.attention(self.attention_norm(x), position, mask)
-        hidden = F.gelu(self.expand(self.mlp_norm(x)), approximate="tanh")
-        return x + self.contract(hidden)
+from effbench.models.attention import Attention, Block
+from effbench.models.cache import CacheSize
 
 
 class GPT2Decoder(nn.Module):
@@ -81,7 +39,17 @@ class GPT2Decoder(nn.Module):
         size = CacheSize(max_batch, max_seq, context)
         self.tokens = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(max_seq, width)
-        self.blocks = nn.ModuleList(GPT2Block(width, heads, size) for _ in range(layers))
+        self.blocks = nn.ModuleList()
+        for _ in range(layers):
+            attention = Attention(width, heads, size=size)
+            mlp = nn.Sequential(
+                OrderedDict(
+                    expand=nn.Linear(width, 4 * width),
+                    gelu=nn.GELU(approximate="tanh"),
+                    contract=nn.Linear(4 * width, width),
+                )
+            )
+            self.blocks.append(Block(nn.LayerNorm(width), attention, nn.LayerNorm(width), mlp))
         self.norm = nn.LayerNorm(width)
         self.register_buffer("slots", torch.arange(max_seq), persistent=False)
         self.init_weights()
@@ -97,7 +65,7 @@ class GPT2Decoder(nn.Module):
         residual = 0.02 / math.sqrt(2 * len(self.blocks))
         for block in self.blocks:
             nn.init.normal_(block.attention.project.weight, std=residual)
-            nn.init.normal_(block.contract.weight, std=residual)
+            nn.init.normal_(block.mlp.contract.weight, std=residual)
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
         # token [B, T], position [T] -> logits of the last token [B, 1, V]

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from effbench.models.attention import head_width, join_heads
+from effbench.models.attention import Block, head_width, join_heads
 from effbench.models.cache import CacheSize, KeyValueCache
 from effbench.models.swiglu import SwiGLU
 from effbench.models.weights import draw_weights, embedding, linear
@@ -140,22 +140,6 @@ def residual_of(width: int, layers: int) -> float:
     return 1 / math.sqrt(width) / math.sqrt(2 * layers)
 
 
-class Block(nn.Module):
-    """Pre-norm transformer block with an attention and an MLP."""
-
-    def __init__(self, width: int, attention: nn.Module, mlp: nn.Module):
-        super().__init__()
-        self.attention_norm = nn.RMSNorm(width, eps=EPS)
-        self.attention = attention
-        self.mlp_norm = nn.RMSNorm(width, eps=EPS)
-        self.mlp = mlp
-
-    def forward(self, x: Tensor, *given: Tensor) -> Tensor:
-        # x [B, T, D], further arguments of the attention -> [B, T, D]
-        x = x + self.attention(self.attention_norm(x), *given)
-        return x + self.mlp(self.mlp_norm(x))
-
-
 class Transformer(nn.Module):
     """The common part of decoding and prefilling: token embedding, blocks, head, and their
     initialisation.
@@ -193,7 +177,14 @@ class Transformer(nn.Module):
                 size,
                 residual,
             )
-            self.blocks.append(Block(width, attention, mlp))
+            self.blocks.append(
+                Block(
+                    nn.RMSNorm(width, eps=EPS),
+                    attention,
+                    nn.RMSNorm(width, eps=EPS),
+                    mlp,
+                )
+            )
         self.norm = nn.RMSNorm(width, eps=EPS)
         self.head = linear(width, vocab)
         if tied:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from effbench.analysis.explain import Breakdown, NotTracedError, Part, title_of
+from effbench.analysis.explain import Breakdown, NotTracedError, Part
 from effbench.core.labels import ABSENT, LabelledResult, LabelledResults
 from effbench.core.metrics import METRICS, SPEEDUPS
 from effbench.core.quantities import percent
@@ -98,16 +98,16 @@ def largest_parts(store: Store, sweep_id: str) -> dict[ResultKey, str]:
     parts = {}
     for traced in store.sweep_traces(sweep_id):
         with suppress(NotTracedError):
-            breakdown = Breakdown.of(traced)
             terms = {
-                term.name: term.second_ms for term in breakdown.terms if term.name != Part.REST
+                term.name: term.second_ms
+                for term in Breakdown.of(traced).terms
+                if term.name != Part.REST
             }
             whole_ms = sum(terms.values()) or 1.0
             texts = []
             for name, ms in sorted(terms.items(), key=lambda term: -term[1]):
                 if ms > LEAST_PART * whole_ms:
-                    title = title_of(name, breakdown.typical.device)
-                    texts.append(f"{title} {percent(ms / whole_ms)}")
+                    texts.append(f"{name} {percent(ms / whole_ms)}")
             trial = traced[0].trial
             parts[ResultKey(trial.cell_key, trial.environment_id)] = ", ".join(texts)
     return parts

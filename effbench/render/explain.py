@@ -1,23 +1,26 @@
-"""Explanations of the difference between two cells as text, Markdown and JSON: `Report`."""
+"""Explanations of the difference between two cells as text and JSON: `print_reports`."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any
 
 from effbench.analysis.cell_pairs import CellPair
-from effbench.analysis.explain import Explanation, Term, title_of
+from effbench.analysis.explain import Explanation, NotTracedError, Term
 from effbench.analysis.kernel_changes import KernelChange
 from effbench.core.labels import grouped
 from effbench.core.printable import listed
-from effbench.core.table import Column, Record, Shown, Table, markdown_text
-from effbench.core.terminal import PLAIN_WIDTH, Console, escape
+from effbench.core.table import Column, Record, Shown, Table
+from effbench.core.terminal import Console, escape
+from effbench.render.bottlenecks import failure_of
 from effbench.render.marks import explain_marks, signed
 from effbench.stats.intervals import Interval
+from effbench.store.secrets import masked
+from effbench.store.store import Store
 
 #: Most rows of kernels, and most cells that a line names.
 MOST_KERNELS, MOST_CELLS = 12, 3
@@ -38,12 +41,15 @@ class PairReport:
     def is_marked(self) -> bool:
         return bool(self.pair.first.marked or self.pair.second.marked)
 
+    def signed(self, text: str) -> str:
+        return signed(text, self.is_marked)
+
     @property
     def sentence(self) -> str:
         text = self.why_not
         if self.explanation is not None:
             text = self.explanation.sentence
-        return signed(f"{self.pair.cell}: {text}", self.is_marked)
+        return self.signed(f"{self.pair.cell}: {text}")
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain data; times in ms per call, differences are B - A."""
@@ -80,7 +86,7 @@ class PairReport:
         for change in changes[:MOST_KERNELS]:
             if round(change.ms, digits):
                 kernels.append(row_of(label_of(change), change, digits))
-        noun = "operators" if explanation.second.typical.device == "cpu" else "kernels"
+        noun = "operators" if explanation.second.device == "cpu" else "kernels"
         works = [row_of(work.name, work, digits) for work in explanation.host_changes]
         yield self.table("part of the latency", waterfall(explanation, digits, width))
         yield self.table(f"{noun} that differ ({len(kernels)} of {len(changes)} kinds)", kernels)
@@ -98,18 +104,33 @@ class PairReport:
         return Table(columns, rows)
 
 
+def report_of(store: Store, pair: CellPair) -> PairReport:
+    """Return the explanation of a pair, or the reason why it has no explanation."""
+    sides = []
+    for row, name in ((pair.first, pair.first_name), (pair.second, pair.second_name)):
+        if not row.status.is_measured:
+            return PairReport(pair, None, f"{name} is {failure_of(row)}")
+        sides.append(store.traces(row.sweep_id, row.cell_key, row.environment_id))
+    try:
+        explanation = Explanation.of(sides[0], sides[1], (pair.first_name, pair.second_name))
+    except NotTracedError as error:
+        sweep = store.find_sweep(pair.second.sweep_id)
+        command = shlex.join(["effbench", "-m", *masked(sweep.overrides)])
+        return PairReport(pair, None, f"{error}; to measure again: {command}")
+    return PairReport(pair, explanation)
+
+
 def waterfall(explanation: Explanation, digits: int, width: int) -> Sequence[Record]:
     """Return rows from the latency of the first side to that of the second one, with bars that
     continue each other, for a console of this width."""
     latency = explanation.latency
     first, second = explanation.first.name, explanation.second.name
     terms = explanation.terms
-    titles = [title_of(term.name, explanation.second.typical.device) for term in terms]
     levels = list(accumulate((term.ms.value for term in terms), initial=latency.first_ms))
     room = width - OTHER_COLUMNS - len(first) - len(second)
     scale = min(max(room, SHORTEST_BAR), LONGEST_BAR) / (max(levels) or 1.0)
     steps = zip(
-        [first, *titles, second],
+        [first, *(term.name for term in terms), second],
         [latency, *terms, latency],
         [0.0, *levels[:-1], 0.0],
         [*levels, latency.second_ms],
@@ -157,47 +178,25 @@ def bar(start_ms: float, end_ms: float, scale: float) -> str:
     return "·" * first + (sign * (last - first) or "▏")
 
 
-@dataclass(frozen=True)
-class Report:
-    """What explains the differences of some pairs: a sentence for each, and the tables of the first
-    one that has any."""
-
-    pairs: Sequence[PairReport]
-
-    @cached_property
-    def explained(self) -> list[PairReport]:
-        return [report for report in self.pairs if report.explanation is not None]
-
-    def blocks(self, width: int = PLAIN_WIDTH) -> Iterator[str | Table]:
-        """Yield the lines and tables of the output for a console of this width."""
-        yield from map(attrgetter("sentence"), self.explained)
-        unknown = [report for report in self.pairs if report.explanation is None]
-        for reason, reports in grouped(unknown, attrgetter("why_not")).items():
-            yield f"{listed([report.pair.cell for report in reports], MOST_CELLS)}: {reason}"
-        for main in self.explained[:1]:
-            if len(self.pairs) > 1:
-                yield f"Tables of {main.pair.cell}; settings such as bs=8 choose another cell:"
-            yield from filter(attrgetter("rows"), main.tables(width))
-        rows = []
-        for report in self.explained:
-            if report.is_marked:
-                rows += [report.pair.first, report.pair.second]
-        if rows:
-            yield explain_marks(rows)
-
-    def markdown(self) -> str:
-        parts = []
-        for block in self.blocks():
-            if isinstance(block, Table):
-                parts.append(block.render("markdown"))
-            else:
-                parts.append(f"{markdown_text(block)}\n")
-        return "\n".join(parts)
-
-    def print(self, console: Console) -> None:
-        for block in self.blocks(console.width):
-            if isinstance(block, Table):
-                console.print()
-                block.print(console)
-            else:
-                console.print_line(escape(block))
+def print_reports(reports: Sequence[PairReport], console: Console) -> None:
+    """Print a sentence for each pair, and the tables of the first one that has any."""
+    explained = [report for report in reports if report.explanation is not None]
+    unknown = [report for report in reports if report.explanation is None]
+    lines = [report.sentence for report in explained]
+    for reason, alike in grouped(unknown, attrgetter("why_not")).items():
+        lines.append(f"{listed([report.pair.cell for report in alike], MOST_CELLS)}: {reason}")
+    if explained and len(reports) > 1:
+        cell = explained[0].pair.cell
+        lines.append(f"Tables of {cell}; settings such as bs=8 choose another cell:")
+    for line in lines:
+        console.print_line(escape(line))
+    for main in explained[:1]:
+        for table in filter(attrgetter("rows"), main.tables(console.width)):
+            console.print()
+            table.print(console)
+    rows = []
+    for report in explained:
+        if report.is_marked:
+            rows += [report.pair.first, report.pair.second]
+    if rows:
+        console.print_line(escape(explain_marks(rows)))

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from effbench.core.labels import LabelledResult, LabelledResults, flatten
-from effbench.core.metrics import METRICS
 from effbench.core.printable import listed, one_line
 from effbench.store.joining import JOINED
 from effbench.store.store import Store
@@ -59,19 +58,3 @@ def texts_of(facts: Mapping[str, Any], row: LabelledResult) -> Iterator[str]:
         value = flatten(facts).get(name)
         if value and (is_plain or name != "no_pairs"):
             yield f"{about}: {value}"
-
-
-def on_a_busy_host(rows: LabelledResults) -> list[str]:
-    """Return a line for each latency speedup that was also measured while the host was disturbed.
-
-    It is another one where one side waits for the host and the other does not.
-    """
-    form = METRICS["speedup"].format
-    lines = []
-    for row in rows:
-        quiet, busy = row.speedup, row.busy_speedup
-        if quiet is None or busy is None or row.speedup_disturbance is not None:
-            continue
-        line = f"{row.name}: {form(quiet)} on an undisturbed host, {form(busy)} on a busy one"
-        lines.append(one_line(line))
-    return lines

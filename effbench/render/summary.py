@@ -19,7 +19,7 @@ from effbench.core.cell import Result, Status
 from effbench.core.environments import SOFTWARE
 from effbench.core.labels import LabelledResult, LabelledResults, grouped, modes_of
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
-from effbench.core.printable import count
+from effbench.core.printable import count, tally
 from effbench.core.table import Column, Shown, Table
 from effbench.render.colors import glyph_of
 from effbench.render.marks import Estimate
@@ -155,7 +155,7 @@ def by_mode(rows: LabelledResults) -> list[ModeSummary]:
     summaries = []
     for (mode, name), of_mode in grouped(rows, group).items():
         ok = [row for row in of_mode if row.is_ok]
-        counts = count_statuses(of_mode).items()
+        failed = [row for row in of_mode if not row.is_ok]
         summary = ModeSummary(
             mode,
             name,
@@ -164,7 +164,7 @@ def by_mode(rows: LabelledResults) -> list[ModeSummary]:
             speedups={metric: mean_speedup(ok, metric) for metric in SPEEDUPS},
             memory=over_cells(ok, "relative_memory", geometric_mean),
             compiled=over_cells(ok, "compile_cold_s", median),
-            not_ok=", ".join(f"{number} {name}" for name, number in counts if name != Status.OK),
+            not_ok=tally(count_statuses(failed).items()),
         )
         summaries.append(summary)
     return sorted(summaries, key=lambda summary: order.index(summary.mode))

@@ -53,7 +53,8 @@ def are_tuned(fingerprints: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class LogEstimate:
-    """The logarithm of a geometric mean or ratio, with its standard error (None: too few values).
+    """A mean, usually the logarithm of a geometric mean or ratio, with its standard error (None:
+    too few values).
 
     `below`, `above`: how much lower and higher the logarithm may be because marked values were
     measured on a disturbed host, or by how much the pairs of a single trial vary. Repetition does
@@ -106,12 +107,16 @@ def _log_mean(values: tuple[float, ...]) -> LogEstimate:
     are_valid = all(0 < value < math.inf for value in values)
     if not values or not are_valid:
         raise ValueError(f"a geometric mean requires positive, finite values, got {[*values]!r}")
+    return mean_of([math.log(value) for value in values])
+
+
+def mean_of(values: Sequence[float]) -> LogEstimate:
+    """Return the mean of values, one per trial."""
     n = len(values)
-    logs = [math.log(value) for value in values]
-    mean = math.fsum(logs) / n
+    mean = math.fsum(values) / n
     if n < 2:
         return LogEstimate(mean, None, 0)
-    variance = math.fsum((value - mean) ** 2 for value in logs) / (n - 1)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
     return LogEstimate(mean, math.sqrt(variance / n), n - 1)
 
 

@@ -6,16 +6,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from operator import attrgetter
 from typing import Any, TypeGuard
 
 from sqlalchemy import Connection, select
 
-from effbench.core.cell import Cell, Result, Status, StoredEnvironment, Trial
-from effbench.core.labels import grouped
+from effbench.core.cell import Cell, Result, StoredEnvironment, Trial
 from effbench.core.quantities import Metric
 from effbench.stats.intervals import is_number
-from effbench.store.schema import RESULT, RESULTS
+from effbench.store.schema import RESULT
 from effbench.store.summary import CountedTrials, figure_of
 from effbench.store.sweeps import (
     SweepInfo,
@@ -24,7 +22,8 @@ from effbench.store.sweeps import (
     is_rerun,
     sweeps,
 )
-from effbench.store.trials import WITHOUT_EXTRA, read_trials
+from effbench.store.trials import counted_trials
+from effbench.store.trials import results as read_results
 from effbench.store.values import ResultKey, as_dicts
 
 # --- the results of a sweep ---
@@ -78,13 +77,11 @@ def is_valid(value: float | None, metric: Metric) -> TypeGuard[float]:
 
 def results_with_trials(connection: Connection, sweep_id: str) -> dict[ResultKey, ResultWithTrials]:
     """Return the results of a sweep with the trials that count for them."""
-    of_sweep = read_trials(connection, sweep_id, names=WITHOUT_EXTRA)
-    trials = grouped(of_sweep, attrgetter(*ResultKey._fields))
+    counted = counted_trials(connection, sweep_id)
     results = {}
-    for row in as_dicts(connection, select(RESULTS).filter_by(sweep_id=sweep_id)):
-        key = ResultKey(row["cell_key"], row["environment_id"])
-        row["status"] = Status(row["status"])
-        results[key] = ResultWithTrials(**row, counted=CountedTrials.of(trials[key]))
+    for result in read_results(connection, sweep_id):
+        key = ResultKey(result.cell_key, result.environment_id)
+        results[key] = ResultWithTrials(**vars(result), counted=counted[key])
     return results
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from effbench.core.cell import (
     JsonObject,
     Result,
     StoredTrial,
-    Summary,
     Trial,
 )
 from effbench.core.errors import StoreError
@@ -93,7 +92,7 @@ RECENT_TRIALS = 50
 FAR_SLOWER = 2.0
 #: Columns by which trials are ordered.
 ORDER = ("cell_key", "environment_id", "round", "attempt")
-#: Fields of a trial without `extra`, which can be large.
+#: Fields of a trial without `extra`.
 WITHOUT_EXTRA = tuple(name for name in TRIAL_FIELDS if name != "extra")
 
 
@@ -163,6 +162,16 @@ def read_trials(
     columns = TRIAL.c["id", "environment_id", *names]
     query = select(*columns).filter_by(sweep_id=sweep_id).where(*where).order_by(*TRIAL.c[ORDER])
     return [trial_of(row) for row in as_dicts(connection, query)]
+
+
+def counted_trials(
+    connection: Connection, sweep_id: str, *where: Condition
+) -> dict[ResultKey, CountedTrials]:
+    """Return the trials that count for each result of the sweep, of those that meet these
+    conditions, without `extra`, which can be large."""
+    recorded = read_trials(connection, sweep_id, *where, names=WITHOUT_EXTRA)
+    by_result = grouped(recorded, lambda trial: ResultKey(trial.cell_key, trial.environment_id))
+    return {key: CountedTrials.of(of_result) for key, of_result in by_result.items()}
 
 
 def trials(connection: Connection, sweep_id: str) -> list[StoredTrial]:
@@ -320,46 +329,31 @@ def rebuild_results(connection: Connection, sweep_id: str, cell_key: str | None 
     if cell_key is not None:
         compared = select(CELL.c.comparison_key).filter_by(key=cell_key)
         plan = plan.where(CELL.c.comparison_key == compared.scalar_subquery())
-    cells = connection.execute(plan.order_by(PLANNED.c.position)).all()
+    cells = {cell.key: cell for cell in connection.execute(plan.order_by(PLANNED.c.position))}
     keys = plan.with_only_columns(CELL.c.key)
-    measured = read_trials(connection, sweep_id, TRIAL.c.cell_key.in_(keys), names=WITHOUT_EXTRA)
+    measured = counted_trials(connection, sweep_id, TRIAL.c.cell_key.in_(keys))
+    order = list(cells)
+    # of several variants of the baseline mode, the first in the plan is the baseline
+    baselines: dict[tuple[str, str], CountedTrials] = {}
+    for key in sorted(measured, key=lambda key: order.index(key.cell_key)):
+        cell = cells[key.cell_key]
+        if cell.mode == baseline_mode:
+            baselines.setdefault((cell.comparison_key, key.environment_id), measured[key])
     rows = []
-    for environment_id, trials in grouped(measured, attrgetter("environment_id")).items():
-        of_cells = grouped(trials, attrgetter("cell_key"))
-        tried = [cell for cell in cells if cell.key in of_cells]
-        for key, summary in _summaries(tried, of_cells, baseline_mode).items():
-            row = {name: scalar(value) for name, value in vars(summary).items()}
-            row |= {
-                "sweep_id": sweep_id,
-                "environment_id": environment_id,
-                "cell_key": key,
-            }
-            rows.append(row)
+    for key, counted in measured.items():
+        cell = cells[key.cell_key]
+        summary = summarise(
+            counted,
+            bs=_samples_per_call(cell),
+            of_baseline=baselines.get((cell.comparison_key, key.environment_id)),
+        )
+        row = {name: scalar(value) for name, value in vars(summary).items()}
+        rows.append({**row, **key._asdict(), "sweep_id": sweep_id})
     connection.execute(
         sa.delete(RESULT).filter_by(sweep_id=sweep_id).where(RESULT.c.cell_key.in_(keys))
     )
     if rows:
         connection.execute(sa.insert(RESULT), rows)
-
-
-def _summaries(
-    cells: Sequence[sa.Row[Any]], trials: Mapping[str, list[StoredTrial]], baseline_mode: str
-) -> dict[str, Summary]:
-    """Return cell key -> summary."""
-    counted = {cell.key: CountedTrials.of(trials[cell.key]) for cell in cells}
-    # of several variants of the baseline mode, the first in the plan is the baseline
-    baselines: dict[str, CountedTrials] = {}
-    for cell in cells:
-        if cell.mode == baseline_mode:
-            baselines.setdefault(cell.comparison_key, counted[cell.key])
-    summaries = {}
-    for cell in cells:
-        summaries[cell.key] = summarise(
-            counted[cell.key],
-            bs=_samples_per_call(cell),
-            of_baseline=baselines.get(cell.comparison_key),
-        )
-    return summaries
 
 
 def _samples_per_call(cell: sa.Row[Any]) -> float | None:

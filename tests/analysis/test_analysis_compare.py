@@ -122,24 +122,17 @@ def test_a_models_cache_follows_bs(made, by):
 
 
 @pytest.mark.parametrize(
-    ("host_ms", "notes", "first"),
+    ("host_ms", "notes"),
     [
-        (0.020, ["the host's speed differs: fixed work took 30 µs, and now 20 µs"], "gpu_busy_ms"),
-        (0.0305, [], "latency_ms"),
-        (None, [], "latency_ms"),
+        (0.020, ["the host's speed differs: fixed work took 30 µs, and now 20 µs"]),
+        (0.0305, []),
+        (None, []),
     ],
 )
-def test_on_a_host_of_another_speed_the_gpus_own_time_comes_first(made, host_ms, notes, first):
-    """It does not depend on the host."""
-    sweeps = []
-    for host, scale in ((0.030, 1.0), (host_ms, 0.7)):
-        times = {"latency_ms": 2 * scale, "gpu_busy_ms": scale**0.5}
-        sweeps.append(made.sweep({EAGER: {"host_ms": host, **times}}))
+def test_another_speed_of_the_host_is_a_note(made, host_ms, notes):
+    sweeps = [made.sweep({EAGER: {"host_ms": host}}) for host in (0.030, host_ms)]
     found = compared(made, *sweeps)
     assert [text.partition(" µs (")[0] + " µs" for text in found.notes] == notes
-    faster = [change.metric for change in found.changes if change.verdict == "faster"]
-    assert faster[0] == first
-    assert len(faster) > 1
 
 
 # --- baselines ---

@@ -6,8 +6,6 @@ import shutil
 import pytest
 from made_sweeps import a_cell, environment
 
-BUSY = {"disturbance": "host busy"}
-
 
 @pytest.fixture
 def baseline(effbench):
@@ -51,19 +49,6 @@ def test_a_baseline_on_two_kinds_of_hardware(made, baseline):
     baseline("set", "main")
     removed = [f"removed baseline main on NVIDIA {gpu} (sweep {sweep})" for gpu in ("A100", "H200")]
     assert baseline("rm", "main").splitlines() == removed
-
-
-@pytest.mark.parametrize(
-    ("figures", "state", "said"),
-    [
-        ({"status": "error"}, "interrupted", "that sweep is interrupted (1 error)"),
-        ({"status": "error"}, "completed", "(effbench ls --failures --sweep "),
-        (BUSY, "completed", "note: 1 of 2 results marked (host disturbed): their times are not"),
-    ],
-)
-def test_what_a_baseline_does_not_guard(made, baseline, figures, state, said):
-    made.sweep({a_cell(): {}, a_cell("default"): figures}, state=state)
-    assert said in baseline("set", "main")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,10 @@ def test_a_file_that_breaks_off(odd, run, length, said):
 
 
 def test_an_export_is_written_to_a_pipe(odd, capfdbinary):
-    assert command_line.run(["export", "--db", str(odd), "--format", "db"]) == 0
+    assert (
+        command_line.run(["export", "--db", str(odd), "--format", "db", "--out", "/dev/stdout"])
+        == 0
+    )
     assert capfdbinary.readouterr().out.startswith(b"SQLite")
 
 

@@ -1,7 +1,6 @@
 """What was imported, or begun by another user, is data: no command runs anything that it
 recorded."""
 
-import dataclasses
 import shlex
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ from effbench.analysis import confirm as rerun
 from effbench.cli import show
 from effbench.core.cell import Cell
 from effbench.render.data import read
-from effbench.render.site.pages import failures
 from effbench.run.interpreters import Interpreter
 from effbench.run.sweep import Outcome
 from effbench.store import Store
@@ -181,14 +179,11 @@ def test_a_state_that_was_imported_counts_too(made, effbench, tmp_path):
 
 
 def test_no_command_is_shown_that_runs_an_imported_sweep(made, stranger, effbench):
-    sweep_id = stranger.sweep({OWN: FAST, EVIL: None}, state="interrupted", host=facts())
+    stranger.sweep({OWN: FAST, EVIL: None}, state="interrupted", host=facts())
     taken(stranger, effbench)
     with Store.open(made.path) as store:
         (subject,) = read(store, str(made.path)).device_sweeps
         assert subject.command(OWN.key, environment().id) is None
-    assert "resume" not in failures.how_to_resume(subject.sweep, "a.db")
-    own = failures.how_to_resume(dataclasses.replace(subject.sweep, imported_at=None), "a.db")
-    assert own.endswith(f" effbench -m resume={sweep_id} db=a.db")
 
 
 def test_the_commands_after_a_sweep_are_quoted(empty_db, effbench, capsys, tmp_path, monkeypatch):

@@ -67,13 +67,6 @@ def test_other_data_are_no_trace(data):
         Trace.from_json(data)
 
 
-def test_half_a_character_of_a_name_is_escaped():
-    kernel = Kernel("half \ud800", "", "\udfff", 0.1, 0.1, 0.0)
-    trace = Trace("cpu", 1, 0.1, 0.0, 0.0, 1, (kernel,), {})
-    (unpacked,) = Trace.unpacked(trace.packed()).kernels
-    assert (unpacked.name, unpacked.operator) == (r"half \ud800", r"\udfff")
-
-
 @pytest.mark.parametrize(
     "data",
     [

@@ -3,7 +3,6 @@ show."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import re
@@ -96,8 +95,7 @@ def arguments(command: str) -> list[str]:
 
 def parse(words: list[str]) -> None:
     """Refuse a subcommand's words as the command would."""
-    parser = argparse.ArgumentParser()
-    importlib.import_module(f"effbench.cli.{cli.COMMANDS[words[0]]}").add_arguments(parser)
+    parser = cli.parser_of(words[0])
     if words[1:] != ["--help"]:
         parser.parse_args(words[1:])
 

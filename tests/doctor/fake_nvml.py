@@ -10,7 +10,6 @@ H200 = {
     "nvmlDeviceGetCount": 1,
     "nvmlDeviceGetHandleByUUID": {UUID: "handle"},
     "nvmlDeviceGetCurrentClocksEventReasons": 0x1,
-    "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceGetComputeRunningProcesses": [],
     "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=0),
 }

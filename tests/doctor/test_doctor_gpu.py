@@ -19,15 +19,6 @@ GIB = 2**30
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"nvmlDeviceGetMigMode": [1, 1]}, "sweeps measure an instance"),
-        # an instance's own handle does not know the mode, but it has a parent
-        (
-            {
-                "nvmlDeviceGetMigMode": NVMLError,
-                "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": "parent",
-            },
-            "sweeps measure an instance",
-        ),
         (
             {COMPUTE: [process(13), process(12), process(os.getpid())]},
             "other processes on it: 12, 13",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from effbench.analysis.explain import Explanation, Part
+from effbench.analysis.explain import ON_CPU, Explanation, Part
 from effbench.analysis.kernel_classes import KernelClass
 from effbench.store import Store
 
@@ -66,7 +66,7 @@ def assert_adds_up(explanation):
     ("first", "second", "expected"),
     [
         ("plain", "wide", KernelClass.PRODUCTS),
-        ("plain", "sleep", Part.GAPS),
+        ("plain", "sleep", ON_CPU[Part.GAPS]),
         ("plain", "copy", KernelClass.COPIES),
         ("flash", "math", KernelClass.ATTENTION),
     ],

@@ -60,8 +60,8 @@ def gpt2_of_transformers(model):
         "mlp_norm": "ln_2",
         "attention.qkv": "attn.c_attn",
         "attention.project": "attn.c_proj",
-        "expand": "mlp.c_fc",
-        "contract": "mlp.c_proj",
+        "mlp.expand": "mlp.c_fc",
+        "mlp.contract": "mlp.c_proj",
     }
     reference = transformers.GPT2LMHeadModel(config)
     like(model, reference.transformer, names)

@@ -69,8 +69,8 @@ def test_the_terms_add_up_from_one_latency_to_the_other(made):
     for choices in cells.values():
         for choice in choices:
             total = math.fsum(term["ms"]["value"] for term in choice["terms"])
-            start_ms = choice.get("first_ms", 0.0)
-            assert start_ms + total == pytest.approx(choice["second_ms"], abs=1e-9)
+            start_ms = choice["a_ms"]["value"] if "a_ms" in choice else 0.0
+            assert start_ms + total == pytest.approx(choice["b_ms"]["value"], abs=1e-9)
             for term in choice["terms"]:
                 difference = term["second_ms"] - term["first_ms"]
                 assert term["ms"]["value"] == pytest.approx(difference, abs=1e-9)
@@ -78,9 +78,9 @@ def test_the_terms_add_up_from_one_latency_to_the_other(made):
 
 def test_the_reference_mode_comes_first_and_the_cell_alone_last(made):
     _, _, cells = made
-    names = {key: [choice.get("name") for choice in choices] for key, choices in cells.items()}
+    names = {key: [choice.get("a") for choice in choices] for key, choices in cells.items()}
     assert names == {
-        EAGER.key: ["cuda-graph", "default", None],
+        EAGER.key: ["default", "cuda-graph", None],
         DEFAULT.key: ["eager", "cuda-graph", None],
         GRAPH.key: ["eager", "default", None],
     }
@@ -96,7 +96,7 @@ def test_it_is_what_explain_says(made):
     choice = cells[DEFAULT.key][0]
     assert choice["with"] == EAGER.key
     assert choice["sentence"] == explanation.sentence
-    assert choice["second_ms"] - choice["first_ms"] == pytest.approx(
+    assert choice["b_ms"]["value"] - choice["a_ms"]["value"] == pytest.approx(
         explanation.difference_ms.value
     )
     assert [term["name"] for term in choice["terms"]] == [term.name for term in explanation.terms]
@@ -145,7 +145,7 @@ def test_without_traces_there_is_no_file(tmp_path):
     device_sweep = own_sweep(path)
     data = site(tmp_path / "site", device_sweep) / device_sweep.slug / "data"
     assert not list(data.glob("cell-explained*"))
-    assert explained.best_comparisons(device_sweep, 60) == {}
+    assert explained.best_reports(device_sweep, 60) == {}
 
 
 def test_the_overview_names_the_cause_and_links_to_what_explains_it(made):

@@ -53,7 +53,7 @@ def test_the_waterfall_leads_from_the_reference_mode_to_the_cell(visit, made):
     terms = [term["ms"]["value"] for term in choice["terms"]]
     first, *drawn, second = one.page.evaluate(BARS)
     assert drawn == terms
-    assert [first, second] == [choice["first_ms"], choice["second_ms"]]
+    assert [first, second] == [choice["a_ms"]["value"], choice["b_ms"]["value"]]
     assert first + math.fsum(drawn) == pytest.approx(second)
     names = [term["name"] for term in choice["terms"]]
     assert one.page.evaluate(NAMES) == ["eager", *names, "default"]
@@ -83,7 +83,7 @@ def test_another_side_can_be_chosen_and_is_kept_in_the_url(visit, made):
 def test_a_cell_alone_starts_at_zero(visit, made):
     one = visit(GRAPH, "&with=alone")
     alone = made[1][GRAPH.key][-1]
-    assert one.page.evaluate(BARS)[-1] == alone["second_ms"]
+    assert one.page.evaluate(BARS)[-1] == alone["b_ms"]["value"]
     assert one.page.evaluate(f"{CHART}.layout.xaxis.range[0]") <= 0
     assert one.page.locator("#sentence").is_hidden()
 

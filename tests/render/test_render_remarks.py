@@ -1,11 +1,10 @@
 """Remarks on what effbench did to measure a row."""
 
 import pytest
-import synthetic as make
 from made_sweeps import a_cell
 
 from effbench.core.labels import label_rows
-from effbench.render.remarks import on_a_busy_host, remarks_on
+from effbench.render.remarks import remarks_on
 from effbench.render.tables import rows_of
 from effbench.store import Store
 
@@ -44,20 +43,3 @@ GRADIENTS = {"grad_mode": "no_grad", "grad_mode_reason": "inference mode: output
 def test_a_row_is_named_once_for_all_its_modes(cells, remark, made):
     made.sweep(cells)
     assert remarks_of(made.path) == [remark]
-
-
-@pytest.mark.parametrize(
-    ("figures", "lines"),
-    [
-        (
-            {"speedup": 4.1, "busy_speedup": 4.8},
-            ["mlp bs=1 cuda-graph bfloat16: 4.10× on an undisturbed host, 4.80× on a busy one"],
-        ),
-        ({"speedup": 4.8, "busy_speedup": 4.8, "speedup_disturbance": "host busy"}, []),
-        ({"speedup": 4.1, "busy_speedup": None}, []),
-    ],
-    ids=["both", "marked", "never disturbed"],
-)
-def test_the_speedup_of_a_busy_host(figures, lines):
-    rows = make.label_rows([make.row(mode="cuda-graph", **figures)])
-    assert on_a_busy_host(rows) == lines

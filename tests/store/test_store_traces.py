@@ -81,7 +81,7 @@ def test_a_trace_that_is_none_is_omitted(store, cell, here, sweep):
     store.add_trial(sweep, here, trial)
     (traced,) = store.traces(sweep, cell().key, here)
     assert traced.trace is None
-    assert traced.trial.extra == {"a": 1, "omitted_trace": "no trace: KeyError('order')"}
+    assert traced.trial.extra == {"a": 1, "omitted_trace": "no trace: KeyError('ms')"}
     assert trial.extra == {"a": 1}
 
 

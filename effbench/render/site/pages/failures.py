@@ -1,5 +1,4 @@
-"""What the overview says about failures: results that are not ok by reason, and planned cells
-without a result."""
+"""What the overview says about failures: results that are not ok by reason."""
 
 from __future__ import annotations
 
@@ -11,9 +10,6 @@ from effbench.core.table import Column, Shown, Table
 from effbench.render.data import DeviceSweep
 from effbench.render.site.pages.cell import link
 from effbench.render.tables import NO_REASON
-from effbench.run.resume import resume_command
-from effbench.store.secrets import masked_url
-from effbench.store.sweeps import SweepInfo
 
 
 def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
@@ -41,11 +37,3 @@ def failures_table(device_sweep: DeviceSweep, folder: str) -> Table:
         Column("example", "one of them"),
     ]
     return Table(columns, rows, caption="Results that are not ok")
-
-
-def how_to_resume(sweep: SweepInfo, database: str) -> str:
-    """Return the state of a sweep, and the command that resumes it unless it was imported."""
-    text = f"The sweep is {sweep.state}."
-    if sweep.imported_at is not None:
-        return text
-    return f"{text} To run these cells: {resume_command(sweep.id, database, masked_url(database))}"

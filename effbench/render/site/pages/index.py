@@ -7,7 +7,8 @@ import dataclasses
 from effbench.core.table import Column, Shown, Table
 from effbench.render import comparison, reasons, summary
 from effbench.render.data import MOST_CHANGES, DeviceSweep
-from effbench.render.site.explained import Comparison, best_comparisons, point_of
+from effbench.render.explain import PairReport
+from effbench.render.site.explained import best_reports, point_of
 from effbench.render.site.page import Context, Page, PageFolder
 from effbench.render.site.pages import failures
 from effbench.render.site.pages.cell import link, name_in_url
@@ -20,11 +21,11 @@ MOST_ROWS = 60
 
 def context(folder: PageFolder) -> Context:
     report = folder.report
-    conclusions = [conclusion(held, report.database) for held in report.device_sweeps]
+    conclusions = list(map(conclusion, report.device_sweeps))
     return {"conclusions": conclusions, "omitted": report.omitted}
 
 
-def conclusion(device_sweep: DeviceSweep, database: str) -> Context:
+def conclusion(device_sweep: DeviceSweep) -> Context:
     """Return what the overview says about one device sweep."""
     rows, speedups = device_sweep.rows, device_sweep.speedups
     folder = f"{device_sweep.slug}/"
@@ -39,7 +40,6 @@ def conclusion(device_sweep: DeviceSweep, database: str) -> Context:
         "modes_table": summary.modes_table(modes),
         "counts": summary.count_statuses(rows),
         "failures": failures.failures_table(device_sweep, folder),
-        "how_to_resume": failures.how_to_resume(device_sweep.sweep, database),
         "changes_table": comparison.table_of(changes, f"{folder}cell.html"),
     }
 
@@ -49,31 +49,30 @@ def heatmap(device_sweep: DeviceSweep) -> Table:
     speedups = device_sweep.speedups
     first = dataclasses.replace(speedups, rows=speedups.rows[:MOST_ROWS])
     wide = linked(first, device_sweep, f"{device_sweep.slug}/", brief=True)
-    comparisons = best_comparisons(device_sweep, len(set(map(point_of, first.rows))))
+    reports = best_reports(device_sweep, len(set(map(point_of, first.rows))))
     rows = []
     for row, record in zip(first.rows, wide.rows, strict=True):
         why: Shown | str = ""
         if row.metric == "speedup":  # not again in the row of the period
-            why = why_of(row, comparisons.get(point_of(row)), device_sweep)
+            why = why_of(row, reports.get(point_of(row)), device_sweep)
         rows.append({**record, "why": why})
     columns = [*wide.columns, Column("why", optional=True, wide=True)]
     return Table(columns, rows, caption="Speedups")
 
 
-def why_of(
-    row: SpeedupRow, comparison: Comparison | None, device_sweep: DeviceSweep
-) -> Shown | str:
+def why_of(row: SpeedupRow, report: PairReport | None, device_sweep: DeviceSweep) -> Shown | str:
     """Return why the best mode wins: the cause that traces tell, linked to what explains it, or
     what counters tell."""
-    if comparison is None or not comparison.cause:
+    if report is None or report.explanation is None or report.explanation.cause is None:
         return reasons.reason(row)
-    first, second = comparison.first.row, comparison.second.row
+    first, second = report.pair.first, report.pair.second
+    cause = report.signed(report.explanation.cause)
     return Shown(
-        comparison.cause,
-        comparison.cause,
+        cause,
+        cause,
         details=f"{second.mode_label} against {first.mode_label}",
         href=f"{device_sweep.slug}/{link(device_sweep, second)}&with={name_in_url(first)}",
-        hint=comparison.sentence,
+        hint=report.signed(report.explanation.sentence),
     )
 
 

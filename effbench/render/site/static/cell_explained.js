@@ -17,13 +17,13 @@
   /** Return the bars from one latency to the other: `ms` from `start`, with `interval`; `term` is missing for the latencies. */
   function barsOf(choice, mode) {
     const whole = (name, ms) => ({ name, start: 0, ms, interval: { low: null } });
-    const bars = choice.with ? [whole(choice.name, choice.first_ms)] : [];
-    let level = choice.first_ms || 0;
+    const bars = choice.with ? [whole(choice.a, choice.a_ms.value)] : [];
+    let level = choice.a_ms?.value ?? 0;
     for (const term of choice.terms) {
       bars.push({ name: term.name, start: level, ms: term.ms.value, interval: term.ms, term });
       level += term.ms.value;
     }
-    return [...bars, whole(mode, choice.second_ms)];
+    return [...bars, whole(mode, choice.b_ms.value)];
   }
 
   /** Return a name for a narrow page: on two lines, or shortened. */
@@ -92,7 +92,7 @@
     if (!choice.with) return { columns: [number("ms")], cells: ({ second_ms: ms }) => [exact(ms)] };
     const difference = (value) => ({ text: signed(value, digits), value, tone: isZero(value, digits) ? null : value > 0 ? "bad" : "good" });
     return {
-      columns: [number(`${choice.name} (ms)`), number(`${mode} (ms)`), number("difference")],
+      columns: [number(`${choice.a} (ms)`), number(`${mode} (ms)`), number("difference")],
       cells: ({ first_ms: first, second_ms: second }) => [exact(first), exact(second), difference(second - first)],
     };
   }
@@ -127,7 +127,7 @@
     const caption = element("p", { class: "caption" });
     const below = element("div");
     const select = element("select", { id: "with", onchange: () => { place.write({ with: select.value }); draw(); } },
-      ...choices.map((choice) => element("option", { value: nameOf(choice), text: choice.name ?? "nothing: this cell alone" })));
+      ...choices.map((choice) => element("option", { value: nameOf(choice), text: choice.a ?? "nothing: this cell alone" })));
 
     function draw() {
       const choice = choices.find((one) => nameOf(one) === select.value);
