@@ -16,7 +16,14 @@ from typing import Any
 from effbench.core.cell import Cell, Conditions, Environment, StoredEnvironment
 from effbench.core.environments import FLAGS, OWN, diff_conditions, names_by
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.core.labels import Parameters, cell_names, flatten, grouped, row_names
+from effbench.core.labels import (
+    Parameters,
+    all_parameters,
+    cell_names,
+    flatten,
+    grouped,
+    row_names,
+)
 from effbench.core.printable import listed
 from effbench.store.sides import ResultWithTrials
 from effbench.store.store import Store
@@ -331,7 +338,7 @@ def typed_paths(
 
 def parameter(cell: Cell, by: str) -> str | None:
     """Return the text of a cell's parameter, of a mode or model its name; None if it has none."""
-    known = {**flatten(cell.params()), **cell.params()}
+    known = {**all_parameters(cell.params()), **cell.params()}
     if by not in known:
         return None
     value = known[by]
@@ -453,7 +460,7 @@ def alike(
 def parameters_without(params: Mapping[str, Any], omitted: Collection[str]) -> Parameters:
     """Return dotted path -> value of a cell's parameters, without the omitted ones and what is
     below them."""
-    known = flatten(params)
+    known = all_parameters(params)
     return {name: known[name] for name in known if not is_below(name, omitted)}
 
 

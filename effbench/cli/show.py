@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from effbench.analysis.scaling import scalings_of
 from effbench.cli import options
 from effbench.core.errors import INTERRUPTED, NothingFoundError
 from effbench.core.labels import LabelledResults, grouped, label_rows
@@ -31,6 +32,7 @@ from effbench.render.bottlenecks import (
 from effbench.render.marks import explain_marks
 from effbench.render.reasons import sentence
 from effbench.render.remarks import remarks_on
+from effbench.render.scaling import scaling_table, sentences
 from effbench.render.summary import by_mode, modes_table
 from effbench.render.tables import FORMATS, SpeedupTable, rows_of, speedup_table
 from effbench.run.resume import resume_command
@@ -82,8 +84,11 @@ def run(args: argparse.Namespace) -> int:
             show(console, sweep, rows, table, remarks)
         return 0
     text = table.render(args.format)
-    if args.format == "markdown" and table.is_marked:
-        text += paragraphs([explain_marks(rows)])
+    if args.format == "markdown":
+        if table.is_marked:
+            text += paragraphs([explain_marks(rows)])
+        if METRICS[table.metrics[0]].is_timed:
+            text += paragraphs(sentences(scalings_of(rows)))
     options.write(text, args)
     return 0
 
@@ -124,7 +129,8 @@ def show(
     table: SpeedupTable,
     remarks: Sequence[str],
 ) -> None:
-    """Print the table with its legend, the winners, reasons, remarks, and the mean speedups."""
+    """Print the table with its legend, the winners, reasons, remarks, how cells scale over several
+    devices, and the mean speedups."""
     console.print(title_of(sweep, rows), highlight=False)
     if not table.has_figures and all(row.is_ok for row in rows):
         metric = METRICS[table.metrics[0]]
@@ -141,10 +147,24 @@ def show(
         console.print_line(escape(f"{case}: {sentence(of_case)}"))
     for text in [*reasons(rows), *remarks]:
         console.print_line(escape(text))
+    if METRICS[table.metrics[0]].is_timed:
+        print_scaling(console, rows)
     if table.metrics[0] == "speedup" and len(table.rows) > len(table.metrics):
         means = modes_table(by_mode(rows))
         console.print(f"\n{means.caption}", style="dim")
         means.print(console)
+
+
+def print_scaling(console: Console, rows: LabelledResults) -> None:
+    """Print how cells on several devices compare with one; nothing if no cell can be compared."""
+    scalings = scalings_of(rows)
+    if not scalings:
+        return
+    table = scaling_table(scalings)
+    console.print(f"\n{table.caption}", style="dim")
+    for text in sentences(scalings):
+        console.print_line(escape(text))
+    table.print(console)
 
 
 def title_of(sweep: SweepInfo, rows: LabelledResults) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from effbench.analysis.scaling import scalings_of
 from effbench.core.labels import (
     LabelledResult,
     LabelledResults,
@@ -21,6 +22,7 @@ from effbench.core.labels import (
 from effbench.core.metrics import METRICS
 from effbench.render.colors import style_of
 from effbench.render.site.page import CHARTS, Context, Page, PageFolder, estimates_of
+from effbench.render.site.pages import scaling as scaling_data
 from effbench.render.site.writer import Json
 
 #: Models that a page shows at a time.
@@ -39,7 +41,8 @@ class Plot:
     """A section of the page. `kind`: `lines` of the first metric against the x axis, `bars` with
     the metrics in front of each other, or `dots` in a row per mode. `quantity`: title of the axis
     with the values. `hover`: further metrics in the texts on hover. `of_failed`: whether it also
-    draws results that are not ok."""
+    draws results that are not ok. `is_fraction`: the axis with the values begins at 0, instead of
+    being logarithmic."""
 
     name: str
     title: str
@@ -49,6 +52,7 @@ class Plot:
     caption: str
     hover: tuple[str, ...] = ()
     of_failed: bool = False
+    is_fraction: bool = False
 
     def draws(self, row: LabelledResult) -> bool:
         """Return whether a result has a value to draw."""
@@ -100,6 +104,28 @@ COMPILE = Plot(
     of_failed=True,
 )
 PLOTS = (LATENCY, THROUGHPUT, MEMORY, COMPILE)
+EFFICIENCY = Plot(
+    "efficiency",
+    "Scaling efficiency",
+    "lines",
+    "efficiency (1: ideal)",
+    ("efficiency",),
+    "Best possible time ÷ measured time. Tensor parallel (tp) divides a call among devices: at best"
+    " two take half of the time. In data parallel training (ddp, fsdp) each device has a batch of"
+    " its own: at best a step takes the same time. Bars are 95 % intervals.",
+    hover=("time",),
+    is_fraction=True,
+)
+DEVICES = Plot(
+    "devices",
+    "Time against the number of devices",
+    "lines",
+    "time (ms)",
+    ("time",),
+    "Period of back-to-back calls, or latency if there is no period, on logarithmic axes.",
+    hover=("efficiency",),
+)
+SCALING_PLOTS = (EFFICIENCY, DEVICES)
 
 
 @dataclass
@@ -109,6 +135,15 @@ class Section:
     plot: Plot
     modes: list[str]
     models: dict[str, int]
+
+
+@dataclass
+class ScalingSection:
+    """The drawings of SCALING_PLOTS, with the modes in them. `index`: path of what they share."""
+
+    index: str
+    modes: list[str]
+    panels: list[scaling_data.Panel]
 
 
 def context(folder: PageFolder) -> Context:
@@ -131,6 +166,8 @@ def context(folder: PageFolder) -> Context:
         "axis": title.partition(" (")[0],
         "index": folder.data("index", index),
         "sections": sections,
+        "scaling": scaling_of(folder, rows, axis, list(models)),
+        "scaling_plots": SCALING_PLOTS,
         "models": list(models),
         "models_a_page": MODELS_A_PAGE,
     }
@@ -147,6 +184,26 @@ def sections_of(rows: LabelledResults, axis: str, models: list[str]) -> list[Sec
         numbers = {model: number for number, model in enumerate(models) if model in shown}
         sections.append(Section(plot, modes_of(drawn), numbers))
     return sections
+
+
+def scaling_of(
+    folder: PageFolder, rows: LabelledResults, axis: str, models: list[str]
+) -> ScalingSection | None:
+    """Return the plots against the number of devices; None if no result on several devices has a
+    counterpart on one."""
+    scalings = scalings_of(rows)
+    if not scalings:
+        return None
+    modes = modes_of([scaling.several for scaling in scalings])
+    index = {
+        "axis": {"label": "devices", "title": "number of devices"},
+        "figures": {plot.name: asdict(plot) for plot in SCALING_PLOTS},
+        "metrics": {"time": "time", "efficiency": "efficiency"},
+        "modes": {name: asdict(style_of(name)) for name in modes},
+    }
+    path = folder.data("scaling-index", index)
+    panels = scaling_data.panels_of(folder, scalings, axis, models)
+    return ScalingSection(path, modes, panels)
 
 
 def point(row: LabelledResult, axis: str, metrics: Iterable[str]) -> Json:

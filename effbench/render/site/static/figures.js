@@ -81,7 +81,7 @@
 
   // --- kinds of figures ---
 
-  /** A line per mode on logarithmic axes; for a single size, a row of dots per mode. Lines break at results that are not ok. */
+  /** A line per mode on logarithmic axes (fractions: from zero); for a single size, a row of dots per mode. Lines break at results that are not ok. */
   function lines(modes, sizes, figure, index) {
     const [metric] = figure.metrics;
     const shown = modes.filter((points) => known(points, metric).length);
@@ -95,7 +95,7 @@
         x: points.map((point) => point.x), y: points.map(value), mode: "lines+markers", line: { color: style.color, dash: style.dash, width: 1.8 }, error_y: bars,
       });
     });
-    if (sizes.length > 1) return { data, layout: { height: 290, xaxis: xAxis(sizes, index.axis.title), yaxis: logAxis(figure.quantity, values) } };
+    if (sizes.length > 1) return { data, layout: { height: 290, xaxis: xAxis(sizes, index.axis.title), yaxis: figure.is_fraction ? axis(figure.quantity, { rangemode: "tozero" }) : logAxis(figure.quantity, values) } };
     const title = `${figure.quantity}, ${safe(index.axis.label)} ${sizes[0]}`;
     return { data, layout: { height: 90 + 26 * shown.length, xaxis: smallAxis(title, values), yaxis: modeAxis(shown.map(([point]) => point.mode)) } };
   }

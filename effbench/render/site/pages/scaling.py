@@ -1,0 +1,60 @@
+"""Figures against the number of devices, a section of the page of charts: their data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from effbench.analysis.scaling import Scaling
+from effbench.core.labels import LabelledResult, grouped
+from effbench.render.scaling import figure_text
+from effbench.render.site.page import PageFolder, estimates_of
+from effbench.render.site.writer import Json
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A drawing of one cell and kind of `parallel`, with a line per mode. `at`: the number of its
+    model among those that readers choose from; `source`: path of its data."""
+
+    title: str
+    at: int
+    source: str
+
+
+def panels_of(
+    folder: PageFolder, scalings: Sequence[Scaling], axis: str, models: Sequence[str]
+) -> list[Panel]:
+    """Write the data of each drawing and return the drawings. `models`: curves over `axis`."""
+    panels = []
+    for title, of_panel in grouped(scalings, title_of).items():
+        points = {}
+        for scaling in of_panel:
+            single, several, size = scaling.single, scaling.several, scaling.parallel.size
+            ideal = {"value": 1.0, "text": "1"}
+            points[single.mode_label, 1] = point(single, 1, scaling, ideal)
+            text = figure_text(scaling, scaling.efficiency)
+            efficiency = asdict(scaling.efficiency) | {"text": text}
+            points[several.mode_label, size] = point(several, size, scaling, efficiency)
+        at = models.index(of_panel[0].several.curve(axis))
+        source = folder.data(f"scaling-{len(panels)}", list(points.values()))
+        panels.append(Panel(title, at, source))
+    return panels
+
+
+def title_of(scaling: Scaling) -> str:
+    return f"{scaling.several.curve('parallel')} · {scaling.parallel.kind}"
+
+
+def point(row: LabelledResult, devices: int, scaling: Scaling, efficiency: Json) -> Json:
+    """Return what the figures need of a result on this number of devices."""
+    estimates = estimates_of(row, [scaling.metric])
+    return {
+        "model": title_of(scaling),
+        "mode": row.mode_label,
+        "x": devices,
+        "status": row.status,
+        "trials": row.trials,
+        "mark": row.disturbance,
+        "figures": {"time": estimates[scaling.metric], "efficiency": efficiency},
+    }
