@@ -26,9 +26,9 @@ def panels_of(
     folder: PageFolder, scalings: Sequence[Scaling], axis: str, models: Sequence[str]
 ) -> list[Panel]:
     """Write the data of each drawing and return the drawings. `models`: curves over `axis`."""
-    panels = []
+    panels: list[Panel] = []
     for title, of_panel in grouped(scalings, title_of).items():
-        points = {}
+        points: dict[tuple[str, int], Json] = {}
         for scaling in of_panel:
             single, several, size = scaling.single, scaling.several, scaling.parallel.size
             ideal = {"value": 1.0, "text": "1"}
