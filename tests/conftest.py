@@ -58,15 +58,34 @@ NOT_OURS = (
     "HYDRA_",
     "TORCH_LOGS",
 )
-#: Folders of tests by the seconds that a file of them may take, the longest first.
-LONGEST = ("integration", "claims", "render", "modes", "cli", "worker", "run", "docs")
+#: Files and folders of tests by the seconds that a file of them may take, the longest first.
+LONGEST = (
+    "test_types.py",
+    "test_docs_run.py",
+    "integration",
+    "test_docs_complete.py",
+    "test_packaging.py",
+    "docs",
+    "render",
+    "claims",
+    "cli",
+    "config",
+    "modes",
+    "worker",
+    "run",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With --no-loadscope-reorder files run in this order: none of minutes is left to one process
     at the end."""
     rank = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(item.path.parent.name, len(LONGEST)))
+
+    def place(item: pytest.Item) -> int:
+        of_folder = rank.get(item.path.parent.name, len(LONGEST))
+        return rank.get(item.path.name, of_folder)
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:
@@ -213,14 +232,14 @@ def surroundings(
 
 @functools.cache
 def workshop_folder() -> Path:
-    """A folder with the modules of tests/integration and tests/modes that cells import, and YAMLs
-    of their modes."""
+    """A folder with the modules of tests that cells import, and YAMLs of their modes."""
     folder = Path(tempfile.mkdtemp(prefix="effbench-workshop-")) / "here"
     (folder / "nets").mkdir(parents=True)
     sources = ROOT / "tests"
     for name, target in (
         ("integration/misbehaving", "mischief"),
         ("integration/misbehaving", "nets/mine"),
+        ("known_causes", "known_causes"),
         ("modes/again", "again"),
     ):
         shutil.copy(sources / f"{name}.py", folder / f"{target}.py")

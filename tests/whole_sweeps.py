@@ -10,7 +10,7 @@ import made_sweeps
 import sqlalchemy as sa
 from made_sweeps import begun
 
-from effbench.core.cell import Cell, Environment, Status, Trial
+from effbench.core.cell import Cell, Environment, Status, Trial, encodable
 from effbench.core.metrics import TRIAL_METRICS
 from effbench.core.trace import Kernel, Trace
 from effbench.store import Store
@@ -78,9 +78,10 @@ def environment(**changed: Any) -> Environment:
 
 def odd_trace(latency_ms: float) -> dict[str, Any]:
     """What a trial records as its trace, with texts that are hard to carry."""
-    kernels = [Kernel(text, ODD_TEXT[0], None, 0.1, 0.1, 0.0) for text in ODD_TEXT]
-    kernels.append(Kernel("gemm", "", ODD_TEXT[1], 0.2, 0.1, 0.3))
-    trace = Trace("cuda", 9, latency_ms, 0.1, 0.2, 40, tuple(kernels), {ODD_TEXT[2]: 0.1})
+    odd = list(map(encodable, ODD_TEXT))
+    kernels = [Kernel(text, odd[0], None, 0.1, 0.1, 0.0) for text in odd]
+    kernels.append(Kernel("gemm", "", odd[1], 0.2, 0.1, 0.3))
+    trace = Trace("cuda", 9, latency_ms, 0.1, 0.2, 40, tuple(kernels), {odd[2]: 0.1})
     return trace.to_json()
 
 

@@ -44,24 +44,6 @@ Words = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Request:
-    """Which cells to compare. `first`, `second`: settings of one side; without any, the first side
-    is the reference mode and the second one the best mode. `common`: those of both sides, with the
-    `sweep`."""
-
-    first: Words
-    second: Words
-    common: Words
-
-    @property
-    def differing(self) -> set[str]:
-        """The settings in which the sides of a pair may differ, without what follows a dot."""
-        if not self.first:
-            return {"mode"}
-        return {name.partition(".")[0] for name in (*self.first, *self.second)}
-
-
-@dataclass(frozen=True)
 class CellPair:
     """Two results to compare."""
 
@@ -107,27 +89,27 @@ def words_of(row: LabelledResult) -> dict[str, str]:
     return {**words, "model": row.model, "mode": row.mode_label, "sweep": sweep}
 
 
-def pairs_for(store: Store, request: Request) -> list[CellPair]:
-    """Return the pairs of cells that a request means, in the order of the tables. Raises
-    NothingFoundError if no cells fit."""
+def pairs_for(store: Store, first: Words, second: Words) -> list[CellPair]:
+    """Return the pairs of cells with the settings of both sides, in the order of the tables: sides
+    with the same settings are the reference mode and the best mode, and a mode of the second one
+    alone is compared with the reference mode. Raises NothingFoundError if no cells fit."""
     sides = []
-    for words in (request.first, request.second):
-        settings = {**request.common, **words}
-        settings["sweep"] = find(store, settings["sweep"]).id
-        sides.append(settings)
+    for words in (first, second):
+        sides.append({**words, "sweep": find(store, words["sweep"]).id})
     rows = labelled_rows(store, [settings["sweep"] for settings in sides])
-    first, second = ([row for row in rows if has_settings(row, settings)] for settings in sides)
-    if not request.second:
-        pairs = default_pairs(second)
+    old, new = ([row for row in rows if has_settings(row, settings)] for settings in sides)
+    differing = {name.partition(".")[0] for name, _ in first.items() ^ second.items()} or {"mode"}
+    if first == second:
+        pairs = default_pairs(new)
     else:
-        if not request.first:
-            first = list(filter(attrgetter("is_baseline"), first))
-        pairs = pairs_between(first, second, request.differing)
+        if differing == {"mode"} and "mode" not in first:
+            old = list(filter(attrgetter("is_baseline"), old))
+        pairs = pairs_between(old, new, differing)
     if not pairs:
         names = listed([row.name for row in rows], MOST_NAMES) or "nothing"
         raise NothingFoundError(
             "explain: no cells fit both sides and differ only in"
-            f" {', '.join(sorted(request.differing))}\nmeasured: {names}"
+            f" {', '.join(sorted(differing))}\nmeasured: {names}"
         )
     return pairs
 

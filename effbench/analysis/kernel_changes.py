@@ -140,16 +140,33 @@ def changes_between(first: Trace, second: Trace) -> list[KernelChange]:
 
 
 def with_operators(trace: Trace, other: Trace) -> Trace:
-    """Return the trace with the operators of the same kernels of the other one, in their order,
-    where it knows none, as in CUDA graphs."""
-    alike = grouped(other.kernels, _name_of)
+    """Return the trace with operators of the other one: of the same kernels at the aligned
+    positions where it knows none, as in CUDA graphs, and of attention.
+
+    Without a kernel of its own, attention consists of matrix products, copies and others. They
+    stand where the other side has nothing but attention.
+    """
     kernels = []
-    for kernel in trace.kernels:
-        partners = alike.get(_name_of(kernel))
-        if kernel.operator is None and partners:
-            kernel = replace(kernel, operator=partners.pop(0).operator)
-        kernels.append(kernel)
+    for block in _blocks(aligned(trace.kernels, other.kernels, _name_of)):
+        attention = _attention_of(pair.second for pair in block if pair.first is NOTHING)
+        for kernel, partner in block:
+            if kernel is NOTHING:
+                continue
+            operator = kernel.operator or partner.operator
+            if partner is NOTHING:
+                operator = attention or operator
+            if operator != kernel.operator:  # seldom
+                kernel = replace(kernel, operator=operator)
+            kernels.append(kernel)
     return replace(trace, kernels=tuple(kernels))
+
+
+def _attention_of(kernels: Iterable[Kernel]) -> str | None:
+    """Return the operator of these kernels if they are attention and nothing else, or None."""
+    working = [kernel for kernel in kernels if not kernel.name.startswith("Memset")]
+    if {class_of(kernel) for kernel in working} != {KernelClass.ATTENTION}:
+        return None
+    return working[0].operator
 
 
 def _blocks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:

@@ -139,7 +139,7 @@ def matrix_of(args: argparse.Namespace) -> list[str]:
     nothing but modes, and no option that selects stored results is given."""
     from effbench.config.overrides import parse
 
-    models = models_among(args.words)
+    models = [word for word in args.words if "=" not in word and not word.startswith("~")]
     overrides = [parse(word) for word in args.words if word not in models]
     if len(models) != 1 or args.sweep or args.model or not leave_one_model(overrides):
         raise UsageError(
@@ -152,11 +152,6 @@ def matrix_of(args: argparse.Namespace) -> list[str]:
     if args.bs:
         matrix.append(f"bs={args.bs}")
     return [*matrix, *options.place_of(args), *(word.text for word in overrides)]
-
-
-def models_among(words: Sequence[str]) -> list[str]:
-    """Return the words that are no overrides."""
-    return [word for word in words if "=" not in word and not word.startswith("~")]
 
 
 def leave_one_model(overrides: Sequence[Word]) -> bool:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     records = entries(stored_verdicts(args.db))
-    table = claims_table(records, pages={})
+    table = claims_table(records)
     if args.format == "table":
         print_claims(table, records, args)
     else:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from itertools import combinations
 
-from effbench.analysis.cell_pairs import Request, Words, pairs_for
+from effbench.analysis.cell_pairs import Words, pairs_for
 from effbench.cli import options
 from effbench.core.errors import NothingFoundError
 from effbench.core.table import as_json
@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    request = request_of(args.words, args.sweep)
+    first, second = sides_of(args.words, args.sweep)
     with Store.open(args.db, mode="read") as store:
-        reports = [report_of(store, pair) for pair in pairs_for(store, request)]
+        reports = [report_of(store, pair) for pair in pairs_for(store, first, second)]
     if args.format == "json":
         options.write(as_json({"cells": [report.record() for report in reports]}), args)
     else:
@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
     return NothingFoundError.exit_code
 
 
-def request_of(texts: Sequence[str], sweep: str) -> Request:
-    """Return which cells the words mean: two words with the same setting are the sides; a bare word
-    is a mode. Raises UsageError."""
+def sides_of(texts: Sequence[str], sweep: str) -> list[Words]:
+    """Return the settings of both sides: those of two words with the same setting, and of all other
+    words. A bare word is a mode. Raises UsageError."""
     words = [dict(word.split("=", 1) for word in options.side_of(text)) for text in texts]
     first: Words = {}
     second: Words = {}
@@ -63,4 +63,4 @@ def request_of(texts: Sequence[str], sweep: str) -> Request:
     for settings in words:
         if settings is not first and settings is not second:
             common |= settings
-    return Request(first, second, common)
+    return [{**common, **first}, {**common, **second}]

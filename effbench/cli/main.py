@@ -10,7 +10,6 @@ import importlib
 import os
 import re
 import select
-import stat
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
@@ -67,11 +66,11 @@ def run(argv: list[str]) -> int:
             return 0
         raise
     except OSError as error:
-        unread = [stream for stream in (sys.stdout, sys.stderr) if is_unread(stream, error.errno)]
-        if not unread:
+        unread = list(filter(is_unread, (sys.stdout, sys.stderr)))
+        if error.errno != errno.EPIPE or not unread:
             return report_error(error, failed_access(error), argv, UNEXPECTED)
         discard(unread)
-        return INTERRUPTED if error.errno == errno.EIO else 0
+        return 0
     except Exception as error:  # a bug in effbench, or a database that was edited by hand
         return report_error(error, unexpected(error), argv, UNEXPECTED)
 
@@ -115,17 +114,14 @@ def print_error(text: str) -> None:
         discard([sys.stderr])
 
 
-def is_unread(stream: TextIO, number: int | None) -> bool:
-    """Return whether writing to this output fails with the error `number` because nobody reads it
-    any more: EPIPE if the reader has exited, such as `head`, EIO if the terminal was closed."""
+def is_unread(stream: TextIO) -> bool:
+    """Return whether the reader of this output has exited, such as `head`."""
     poll = select.poll()
     try:
         poll.register(stream, 0)
-        expected = errno.EIO if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode) else errno.EPIPE
     except (OSError, ValueError):  # a stream in memory, or a closed one
         return False
-    is_broken = any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
-    return is_broken and number == expected
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def discard(streams: Iterable[TextIO]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import fields
@@ -21,7 +20,6 @@ from effbench.claims.definition import (
 from effbench.claims.judge import Judgement
 from effbench.core.errors import ConfigError, UsageError
 from effbench.core.labels import grouped
-from effbench.core.printable import tally
 from effbench.core.settings import Config
 from effbench.core.table import TONES as STYLES
 from effbench.core.table import Column, Table
@@ -78,7 +76,6 @@ def reproduce(args: argparse.Namespace, names: Sequence[str], words: Sequence[st
     console = terminal()
     db = line.values.get("db", args.db)
     overrides = {key: text for key, text in line.stored().items() if key != "db"}
-    counts: Counter[str] = Counter()
     mistakes: list[str] = []
     with closing(ForkServer()) as server:
         probed = describe_machine(server, line.values.get("device", "auto"))
@@ -91,10 +88,7 @@ def reproduce(args: argparse.Namespace, names: Sequence[str], words: Sequence[st
                 mistakes.append(f"{experiment.name}: {error}")
                 continue
             show(console, done)
-            counts.update(str(judgement.verdict) for judgement in done.judgements)
             mistakes += done.mistakes
-    if len(experiments) > 1:
-        console.print_line(tally(counts.most_common()))
     if mistakes:
         raise UsageError("\n".join(mistakes))
 

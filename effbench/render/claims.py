@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from effbench.claims.definition import shipped_verdicts
@@ -122,9 +122,8 @@ def _judgement(row: Record, known: Record) -> dict[str, Any]:
     }
 
 
-def claims_table(records: Sequence[Record], pages: Mapping[str, str]) -> Table:
-    """Return a table with one row per record of `entries`. `pages`: sweep id -> URL of its page on
-    the site, to which experiments are linked."""
+def claims_table(records: Sequence[Record]) -> Table:
+    """Return a table with one row per record of `entries`."""
     columns = [
         Column("claim", help="id of the claim in effbench claims"),
         Column("statement", wide=True),
@@ -135,21 +134,14 @@ def claims_table(records: Sequence[Record], pages: Mapping[str, str]) -> Table:
         Column("experiment", filter=True),
         Column("machine", filter=True),
     ]
-    rows = [row_of(record, pages) for record in records]
-    return Table(columns, rows, records, caption="Claims with their verdicts")
+    return Table(columns, list(map(row_of, records)), records, caption="Claims with their verdicts")
 
 
-def row_of(record: Record, pages: Mapping[str, str]) -> Record:
-    """Return a row of the table. Its experiment has the newest sweep behind the verdict, or the
-    first that the site shows."""
+def row_of(record: Record) -> Record:
+    """Return a row of the table. Its experiment has the newest sweep behind the verdict."""
     verdict, measured = record["verdict"], record["measured"]
     value, low, high, unit = map(measured.get, ("value", "low", "high", "unit"))
-    experiment = Shown(None, record["experiment"])
-    sweeps = list(map(str, measured.get("sweeps", ())))
-    if sweeps:
-        shown = [sweep_id for sweep_id in sweeps if sweep_id in pages] or sweeps[-1:]
-        details, href = f"sweep {shown[0]}", pages.get(shown[0], "")
-        experiment = experiment._replace(details=details, href=href)
+    sweeps = [f"sweep {sweep_id}" for sweep_id in measured.get("sweeps", ())]
     judged_at = record["judged_at"][:16].replace("T", " ")
     machine = Shown(None, record["machine"], "name", f"judged {judged_at} UTC")
     return {
@@ -159,6 +151,6 @@ def row_of(record: Record, pages: Mapping[str, str]) -> Record:
         "measured": Shown(value, figure_text(value, low, high, unit or "")),
         "published": record["published"] or "",
         "reason": record["reason"],
-        "experiment": experiment,
+        "experiment": Shown(None, record["experiment"], details="".join(sweeps[-1:])),
         "machine": machine,
     }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any
+
+import msgspec
 
 from effbench.analysis.cell_pairs import CellPair
 from effbench.analysis.explain import Explanation, NotTracedError, Term
@@ -65,14 +67,14 @@ class PairReport:
         if explanation is not None:
             record |= {
                 "cause": explanation.cause,
-                "a_ms": asdict(explanation.first.latency_ms),
-                "b_ms": asdict(explanation.second.latency_ms),
-                "difference_ms": asdict(explanation.difference_ms),
-                "terms": [asdict(term) for term in explanation.terms],
-                "kernels": [asdict(change) for change in explanation.kernel_changes],
-                "host": [asdict(work) for work in explanation.host_changes],
+                "a_ms": explanation.first.latency_ms,
+                "b_ms": explanation.second.latency_ms,
+                "difference_ms": explanation.difference_ms,
+                "terms": explanation.terms,
+                "kernels": explanation.kernel_changes,
+                "host": explanation.host_changes,
             }
-        return record
+        return dict(msgspec.to_builtins(record))
 
     def tables(self, width: int) -> Iterator[Table]:
         """Yield the waterfall, the kernels that differ most, and what the host did, for a console

@@ -52,9 +52,8 @@ def unmeasured(store: Store, sweep: SweepInfo, rows: Sequence[Result]) -> list[s
     """Return the keys of the planned cells that have no result, for each interpreter of these rows.
     Environments of one interpreter share the cells: nodes of a cluster, or before and after an
     upgrade."""
-    interpreters: dict[str, tuple[str | None, ...]] = {}
-    for environment in store.environments({row.environment_id for row in rows}):
-        interpreters[environment.id] = environment.interpreter, environment.folder
+    environments = store.environments({row.environment_id for row in rows})
+    interpreters = {known.id: (known.interpreter, known.folder) for known in environments}
     measured = {(interpreters[row.environment_id], row.cell_key) for row in rows}
     planned = store.cell_overrides(sweep.id)
     missing = []

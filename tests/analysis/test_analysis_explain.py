@@ -96,6 +96,18 @@ BUILT = {
         "attention",
         "2 attention operations are no longer fused",
     ),
+    "a graph whose attention has no kernel of its own": (
+        trials([SMALL, FLASH, ADD]),
+        trials([replace(kernel, operator=None) for kernel in (SMALL, *MATH, ADD)], host=GRAPHED),
+        "attention",
+        "2 attention operations are no longer fused",
+    ),
+    "compiled attention without a kernel of its own": (
+        trials([SMALL, FLASH, ADD]),
+        trials([SMALL, *(replace(kernel, operator="aten::bmm") for kernel in MATH), ADD]),
+        "attention",
+        "2 attention operations are no longer fused",
+    ),
     "a sleep before the first kernel": (
         trials(LAYER, before=0.05, host={"Python": 0.02}),
         trials(LAYER, before=1.05, host={"Python": 1.02}),

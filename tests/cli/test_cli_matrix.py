@@ -8,7 +8,6 @@ from made_sweeps import sql
 from effbench.store import Store
 
 WORDS = (
-    "--config-dir=conf",
     "model=tiny",
     "bs=1,2",
     "mode=eager,twin",
@@ -18,29 +17,26 @@ WORDS = (
 RULES = 'exclude=[{mode:twin,bs:">1"},{bs:77}]'
 
 
-def with_twin(cli):
-    """Return a command line with a second mode that needs no compiler."""
-    modes = cli.folder / "conf" / "mode"
-    modes.mkdir(parents=True)
-    (modes / "twin.yaml").write_text("name: twin\n_target_: effbench.modes.eager.Eager\n")
-    return cli
-
-
-@pytest.fixture
-def cli(cli):
-    return with_twin(cli)
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """The words of a sweep with a second mode that needs no compiler."""
+    folder = tmp_path_factory.mktemp("conf")
+    (folder / "mode").mkdir()
+    twin = folder / "mode" / "twin.yaml"
+    twin.write_text("name: twin\n_target_: effbench.modes.eager.Eager\n")
+    return (f"--config-dir={folder}", *WORDS)
 
 
 @pytest.fixture(scope="module")
-def ran(cli_in, tmp_path_factory):
+def ran(cli_in, words, tmp_path_factory):
     """A command line whose database has a sweep of three cells; tests only plan."""
-    cli = with_twin(cli_in(tmp_path_factory.mktemp("ran")))
-    assert cli.sweep(*WORDS, RULES).code == 0
+    cli = cli_in(tmp_path_factory.mktemp("ran"))
+    assert cli.sweep(*words, RULES).code == 0
     return cli
 
 
-def test_a_plan_is_printed_and_nothing_runs(cli):
-    done = cli.sweep(*WORDS, RULES, "--dry-run")
+def test_a_plan_is_printed_and_nothing_runs(cli, words):
+    done = cli.sweep(*words, RULES, "--dry-run")
     assert (done.code, done.err) == (0, "")
     assert "3 cells × 1 round" in done.out
     assert "exclude removes 1 cell" in done.out
@@ -49,9 +45,9 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     assert not cli.db.exists()
 
 
-def test_auto_is_the_device_of_the_jobs_of_a_cluster(cli):
-    words = ("executor=slurm", "device=auto", "exclude=[{bs:1,device:cuda}]", "--dry-run")
-    assert "2 cells × 1 round (quick) on SLURM" in cli.sweep(*WORDS, *words).out
+def test_auto_is_the_device_of_the_jobs_of_a_cluster(cli, words):
+    more = ("executor=slurm", "device=auto", "exclude=[{bs:1,device:cuda}]", "--dry-run")
+    assert "2 cells × 1 round (quick) on SLURM" in cli.sweep(*words, *more).out
 
 
 def test_excluded_cells_do_not_run(ran):
@@ -62,7 +58,7 @@ def test_excluded_cells_do_not_run(ran):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("more", "said"),
     [
         ("", "on CPU: all trials are already recorded"),
         ("protocol.rounds=2", "3 cells × 2 rounds (quick) on CPU: 3 trials to run"),
@@ -71,8 +67,8 @@ def test_excluded_cells_do_not_run(ran):
         ("protocol=standard", "has protocol=quick, not standard; "),
     ],
 )
-def test_the_plan_of_a_sweep_to_resume(ran, words, said):
-    done = ran.run("-m", "resume=last", *words.split(), "--dry-run")
+def test_the_plan_of_a_sweep_to_resume(ran, more, said):
+    done = ran.run("-m", "resume=last", *more.split(), "--dry-run")
     assert said in done.out + done.err
 
 
@@ -84,7 +80,7 @@ def test_other_software_runs_all_again(ran):
     assert "has changed since the recorded trials: all cells run again\n" in done.out
 
 
-def test_a_baseline_that_is_excluded_is_refused(cli):
+def test_a_baseline_that_is_excluded_is_refused(cli, words):
     rules = ("mode=eager,twin", "baseline_mode=twin", "--dry-run", "exclude=[{mode:twin}]")
     said = "baseline_mode=twin is not a mode of this sweep after exclude"
-    assert said in cli.sweep(*WORDS, *rules).err
+    assert said in cli.sweep(*words, *rules).err

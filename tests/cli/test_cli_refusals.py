@@ -2,6 +2,7 @@
 behind."""
 
 import io
+import re
 import sys
 
 import pytest
@@ -111,48 +112,49 @@ def test_cells_of_a_missing_device_are_unsupported(workshop):
     assert done.code == 0 and "1 ok, 1 unsupported of 2 cells" in done.out
 
 
-@pytest.mark.parametrize(
-    ("word", "text", "said"),
-    [
-        (
-            "model=tiny,mine",
-            "name: mine\nmodule: {_target_: a.b}\ntolerance: abc\n",
-            "model/mine.yaml: model.tolerance: expected a number above 0 or null, got 'abc'",
-        ),
-        (
-            "protocol=mine",
-            "rounds: 2.5\n",
-            "protocol/mine.yaml: protocol.rounds: expected a whole number",
-        ),
-        (
-            "model=tiny,mine",
-            "- a\n- b\n",
-            "In 'model/mine': ConfigTypeError raised",
-        ),
-        ("model=tiny,mine", "name: [unclosed\nmodule: 3\n", 'mine.yaml", line 2'),
-        (
-            "model=tiny,mine",
-            "module: {_target_: a.Net}\ninput: {x: {}}\n",
-            "model/mine.yaml: unknown setting 'model.input': did you mean model.inputs?",
-        ),
-        (
-            "model=mine",
-            "module: {_target_: a.Net}\ninputs: {x: {shape: ['${no}']}}\n",
-            "inputs.x.shape[0]",
-        ),
-        (
-            "mode=eager,mine",
-            "_target_: a.Mode\n",
-            "mode=mine: name is missing or no text; the YAML of a mode requires name",
-        ),
-    ],
-)
-def test_a_yaml_of_the_user_is_named(word, text, said, cli):
-    own = cli.folder / "conf" / word.partition("=")[0] / "mine.yaml"
-    own.parent.mkdir(parents=True)
-    own.write_text(text)
+#: Override that chooses a file -> its text and the error.
+YAMLS = {
+    "model=tiny,wrong_value": (
+        "name: mine\nmodule: {_target_: a.b}\ntolerance: abc\n",
+        "model/wrong_value.yaml: model.tolerance: expected a number above 0 or null, got 'abc'",
+    ),
+    "protocol=half": (
+        "rounds: 2.5\n",
+        "protocol/half.yaml: protocol.rounds: expected a whole number",
+    ),
+    "model=tiny,list": ("- a\n- b\n", "In 'model/list': ConfigTypeError raised"),
+    "model=tiny,unclosed": ("name: [unclosed\nmodule: 3\n", 'unclosed.yaml", line 2'),
+    "model=tiny,wrong_key": (
+        "module: {_target_: a.Net}\ninput: {x: {}}\n",
+        "model/wrong_key.yaml: unknown setting 'model.input': did you mean model.inputs?",
+    ),
+    "model=no_variable": (
+        "module: {_target_: a.Net}\ninputs: {x: {shape: ['${no}']}}\n",
+        "inputs.x.shape[0]",
+    ),
+    "mode=eager,no_name": (
+        "_target_: a.Mode\n",
+        "mode=no_name: name is missing or no text; the YAML of a mode requires name",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def with_yamls(cli_in, tmp_path_factory):
+    cli = cli_in(tmp_path_factory.mktemp("yamls"))
+    for word, (text, _) in YAMLS.items():
+        group, *_, name = re.split("[=,]", word)
+        path = cli.folder / "conf" / group / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return cli
+
+
+@pytest.mark.parametrize("word", YAMLS)
+def test_a_yaml_of_the_user_is_named(word, with_yamls):
     # python= keeps the fork server from starting
-    refused(cli.run("--config-dir=conf", "-m", "model=tiny", word, "python=/nowhere"), said)
+    words = ("--config-dir=conf", "-m", "model=tiny", word, "python=/nowhere")
+    refused(with_yamls.run(*words), YAMLS[word][1])
 
 
 def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):

@@ -1,8 +1,5 @@
 """Explanations of modules whose cause is known, through real sweeps on the CPU."""
 
-import shutil
-from pathlib import Path
-
 import pytest
 
 from effbench.analysis.explain import ON_CPU, Explanation, Part
@@ -23,8 +20,7 @@ MODEL = (
 def place(cli_in, tmp_path_factory):
     folder = tmp_path_factory.mktemp("explained") / "here"
     folder.mkdir()
-    shutil.copy(Path(__file__).parents[1] / "known_causes.py", folder)
-    return cli_in(folder)
+    return cli_in(folder, imports=False)
 
 
 def swept(place, variants, *more):

@@ -47,7 +47,14 @@ def assert_harmless(one):
     one.assert_quiet()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        # test_render_figures.py opens that of the charts
+        pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name == "charts" else ())
+        for page in PAGES
+    ],
+)
 def test_page_opens(chromium, claims_site, page):
     with opened(chromium, claims_site, page) as one:
         text = one.page.locator("main").inner_text()

@@ -67,6 +67,6 @@ def test_a_line_for_each_claim_and_machine():
     assert reference["machine"] == "NVIDIA H200, torch 2.11.0+cu130 (reference)"
     assert (mine["statement"], mine["published"]) == ("a | b", "2.27x on an A100")
     assert "your own experiment" in old["statement"], "an earlier effbench did not keep it"
-    table = claims_table(own, pages={})
+    table = claims_table(own)
     assert table.rows[0]["measured"].text == "1.43× [1.40, 1.47]"
     assert json.loads(table.render("json"))[0]["judged_at"] == "2026-11-21T10:00:00+00:00"

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+import msgspec
 
 from effbench.analysis.cell_pairs import CellPair, default_pairs
 from effbench.analysis.explain import (
@@ -102,25 +104,24 @@ def choices_of(side: Side, sides: Iterable[Side]) -> list[Json]:
         if other is not side:
             choices.append(record_of(other, side))
     breakdown = side.breakdown
-    latency_ms = breakdown.latency_ms
     alone = {
-        "digits": digits_of(latency_ms.value),
-        "b_ms": asdict(latency_ms),
-        "terms": list(map(asdict, breakdown.terms)),
-        "host": list(map(asdict, terms_between([], breakdown.host))),
+        "digits": digits_of(breakdown.latency_ms.value),
+        "b_ms": breakdown.latency_ms,
+        "terms": breakdown.terms,
+        "host": terms_between([], breakdown.host),
     }
-    return [*choices, alone]
+    return [*choices, msgspec.to_builtins(alone)]
 
 
 def record_of(first: Side, second: Side) -> Json:
     """Return what `effbench explain` says about two results as data."""
     explanation = Explanation.between(first.breakdown, second.breakdown)
     report = PairReport(CellPair(first.row, second.row), explanation)
-    kernels = list(map(asdict, explanation.kernel_changes))
-    return report.record() | {
+    record = report.record()
+    return record | {
         "with": first.row.cell_key,
         "sentence": report.signed(explanation.sentence),
         "digits": explanation.digits,
-        "kernels": kernels[:MOST_KERNELS],
-        "all_kernels": len(kernels),
+        "kernels": record["kernels"][:MOST_KERNELS],
+        "all_kernels": len(record["kernels"]),
     }

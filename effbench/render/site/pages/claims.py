@@ -13,14 +13,12 @@ def context(folder: PageFolder) -> Context:
     records = folder.report.claims
     claims = set(map(key_of, records))
     published = set(map(key_of, shipped_verdicts()))
-    pages = {held["sweep"]: f"{held['folder']}/speedups.html" for held in folder.held}
-    table = claims_table(records, pages)
     return {
         "published": len(claims & published),
         "others": len(claims - published),
         "counts": Counter(record["verdict"] for record in records).most_common(),
         "records": records,
-        "grid": folder.grid("claims", table),
+        "grid": folder.grid("claims", claims_table(records)),
     }
 
 
