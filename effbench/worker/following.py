@@ -8,7 +8,7 @@ from effbench.core.printable import describe
 from effbench.measure import memory, timing
 from effbench.measure.led_step import FollowedOrders, OrderKind
 from effbench.worker import pairing
-from effbench.worker.ranks import FollowingRank, facts_of
+from effbench.worker.ranks import END, FollowingRank, facts_of
 from effbench.worker.trial import CHECK, FACTS, RunningTrial
 
 
@@ -41,7 +41,7 @@ class FollowingTrial(RunningTrial):
             FACTS: self.report_facts,
             CHECK: self.check,
             pairing.BASELINE: self.prepare_baseline,
-            "end": self.report_end,
+            END: self.report_end,
         }
         with timing.no_garbage_collection():
             self.ranks.serve(self.calls, tasks)
@@ -76,7 +76,7 @@ class FollowingTrial(RunningTrial):
         return facts_of(self.trial)
 
     def check(self, message: Json) -> Json:
-        return {"wrong": self.workload.wrong_after_timing()}
+        return {"reason": self.workload.wrong_after_timing()}
 
     def prepare_baseline(self, message: Json) -> Json:
         """Prepare the baseline, if possible."""
@@ -86,11 +86,11 @@ class FollowingTrial(RunningTrial):
                 self.request.baseline or {}, workload, self.request.cache_dir
             )
         except Exception as error:  # as in the leader, this leaves the trial without pairs
-            return {"failure": describe(error)}
+            return {"reason": describe(error)}
         workload.restore_state(workload.module)
         workload.restore_state(workload.ran)
         self.calls.steps[OrderKind.BASELINE] = step
-        return {"failure": None}
+        return {"reason": None}
 
     def report_end(self, message: Json) -> Json:
-        return {"degraded": self.degraded_reason()}
+        return {"reason": self.degraded_reason()}

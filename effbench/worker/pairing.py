@@ -161,9 +161,9 @@ def baseline_of_all_ranks(settings: Mapping[str, Any], step_timer: StepTimer) ->
             failure = error
     if failure is not None:
         raise failure
-    for answer in answers:
-        if answer["failure"] is not None:
-            raise UnsupportedError(answer["failure"])
+    reason = context.ranks.first_reason(answers)
+    if reason is not None:
+        raise UnsupportedError(reason)
     return context.ranks.led(step, workload.inputs.timed, OrderKind.BASELINE)
 
 

@@ -48,7 +48,8 @@ COLLECTIVE_TIMEOUT = timedelta(days=1)
 #: cause of this one's.
 RETRY_S, CAUSE_S = 0.01, 0.5
 LEADER = 0
-FAILED = "failed"
+#: Messages: a rank failed, and the last task.
+FAILED, END = "failed", "end"
 
 
 class LostRankError(PartnerLostError):
@@ -83,6 +84,16 @@ class Ranks:
         """Let the followers do a task while this process does its part in this context. The value
         is a list that then has their answers, in order."""
         yield []
+
+    def name_of(self, rank: int) -> str:
+        return f"rank {rank} of {self.size}"
+
+    def first_reason(self, answers: list[Json]) -> str | None:
+        """Return the reason of the first follower that gave one, with its rank, or None."""
+        for rank, answer in enumerate(answers, 1):
+            if answer["reason"] is not None:
+                return f"{self.name_of(rank)}: {answer['reason']}"
+        return None
 
     def led(self, step: Step, inputs: Sequence[Inputs], kind: OrderKind = OrderKind.OWN) -> Step:
         """Return the step whose calls all ranks make."""
@@ -144,9 +155,6 @@ class SeveralRanks(Ranks):
 
     def partner(self, connection: socket.socket, rank: int) -> Partner:
         return Partner(connection, self.request.answer_s, self.name_of(rank))
-
-    def name_of(self, rank: int) -> str:
-        return f"rank {rank} of {self.size}"
 
     def send(self, rank: int, op: str, **values: object) -> None:
         """Send a message. Raises LostRankError."""
@@ -312,12 +320,12 @@ class FollowingRank(SeveralRanks):
 
     def serve(self, calls: FollowedOrders, tasks: Mapping[str, Callable[[Json], Json]]) -> None:
         """Make the calls that the leader orders, and do the tasks that it asks for, until the task
-        `end`. `tasks`: name -> a function of the message that returns the answer. Raises
+        END. `tasks`: name -> a function of the message that returns the answer. Raises
         LostRankError, Ended if another rank failed, and what calls and tasks raise."""
         self.barrier()
         waiting = OrderWaiting(self)
         task = ""
-        while task != "end":
+        while task != END:
             waiting.begin()
             while not waiting.has_message:
                 order = calls.next()

@@ -40,7 +40,7 @@ from effbench.modes.base import Example, Mode, Prepared
 from effbench.worker import failures
 from effbench.worker.context import TrialContext
 from effbench.worker.pairing import add_pairs
-from effbench.worker.ranks import LostRankError, merge_facts, record_spread
+from effbench.worker.ranks import END, LOST, RANKS, LostRankError, merge_facts, record_spread
 from effbench.worker.step_timer import StepTimer
 from effbench.worker.step_times import StepTimes
 from effbench.workloads import quantization, state
@@ -78,6 +78,9 @@ def run_task(payload: Json, pipe: MessagePipe) -> Json:
         trial.status, trial.reason = failures.classify(error, trial.phase)
         if trial.status is Status.ERROR:
             trial.has_library_status = bool(failures.LIBRARY_STATUS.search(trial.reason))
+        if isinstance(error, LostRankError):
+            trial.reason = f"in {trial.phase}: {error}"
+            trial.extra[RANKS] = {LOST: error.rank}
         trial.extra["traceback"] = failures.traceback_tail(error)
     if not trial.status.is_measured:
         context.ranks.settle_failure(trial, failed_ns)
@@ -93,8 +96,8 @@ def run_task(payload: Json, pipe: MessagePipe) -> Json:
 class RunningTrial:
     """The phases of a trial in order, and their shared state. Each phase sets its fields of
     `trial`. `ranks`: the processes that run the trial together. `wrong`: what is wrong with the
-    step's results after timing, or None. `degraded_elsewhere`: why the step of another rank is
-    degraded, or None. `compiler_counters`: after timing."""
+    step's results after timing, or None. `degraded`: why it did not
+    run as its names say, or None. `compiler_counters`: after timing."""
 
     watcher: GpuWatch
     mode: Mode
@@ -103,6 +106,7 @@ class RunningTrial:
     led_step: Step
     times: StepTimes
     wrong: str | None
+    degraded: str | None
     observer: counters.Observer
     compiler_counters: counters.Counters
 
@@ -113,7 +117,6 @@ class RunningTrial:
         self.rules = context.rules
         self.trial = context.trial
         self.ranks = context.ranks
-        self.degraded_elsewhere: str | None = None
         self.device = context.device
         self.on_cuda = context.on_cuda
         self.synchronize = timing.synchronizer(context.device)
@@ -161,8 +164,7 @@ class RunningTrial:
         with self.context.phase("check"):
             with self.ranks.together(CHECK) as answers:
                 self.wrong = self.workload.wrong_after_timing()
-            for answer in answers:
-                self.wrong = self.wrong or answer["wrong"]
+            self.wrong = self.wrong or self.ranks.first_reason(answers)
         if self.request.baseline and self.wrong is None and self.times.compiled is None:
             with self.context.phase("pairs"):
                 add_pairs(self.request.baseline, step_timer, self.times.latency_ms)
@@ -171,11 +173,9 @@ class RunningTrial:
                 if self.on_cuda:
                     self.try_profile()
                 self.try_trace()
-        with self.ranks.together("end") as answers:
-            pass
-        for rank, answer in enumerate(answers, 1):
-            if answer["degraded"] is not None:
-                self.degraded_elsewhere = f"rank {rank} of {self.ranks.size}: {answer['degraded']}"
+        with self.ranks.together(END) as answers:
+            self.degraded = self.degraded_reason()
+        self.degraded = self.degraded or self.ranks.first_reason(answers)
 
     # --- preparation
 
@@ -426,9 +426,8 @@ class RunningTrial:
             raise Ended(
                 Status.DEGRADED, f"{self.times.compiled}, twice: the times include compiling"
             )
-        reason = self.degraded_reason() or self.degraded_elsewhere
-        if reason:
-            raise Ended(Status.DEGRADED, reason)
+        if self.degraded:
+            raise Ended(Status.DEGRADED, self.degraded)
 
     def degraded_reason(self) -> str | None:
         """Return why the step of this process did not run as its names say, or None."""

@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,13 +28,15 @@ PROTOCOL = asdict(
     )
 )
 
+#: The phases of a rank, in its process.
+PHASES: list[str] = []
+
 
 def run_rank(request, folder):
     """Run a rank in this new process, which ends."""
     number = request.rank.rank
-    phases = []
-    record = trial.run_task(request.to_json(), PhasePipe(hear=phases.append))
-    record["extra"]["phases"] = phases
+    record = trial.run_task(request.to_json(), PhasePipe(hear=PHASES.append))
+    record["extra"]["phases"] = PHASES
     (folder / f"record{number}").write_text(json.dumps(record))
 
 
@@ -127,3 +130,53 @@ def test_the_trace_shows_collectives(both):
 def test_the_followers_announce_the_leaders_phases(both):
     leader, follower = both
     assert leader.extra["phases"] == follower.extra["phases"]
+
+
+class Trouble(nn.Module):
+    """While it is timed, rank 1 does `what`. The ranks share their results if `shares` is true."""
+
+    what = staticmethod(lambda: None)
+    shares = True
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(32, 32, bias=False)
+
+    def forward(self, x):
+        output = self.layer(x)
+        if dist.get_rank() == 1 and "timing" in PHASES:
+            Trouble.what()
+        if Trouble.shares:
+            dist.all_reduce(output)
+        return output
+
+
+def fail():
+    raise ValueError("no more")
+
+
+def test_the_leader_tells_why_another_rank_failed(monkeypatch):
+    monkeypatch.setattr(Trouble, "what", fail)
+    leader, follower = run_ranks(cell_of(Trouble))
+    assert follower.status is Status.ERROR
+    assert follower.reason.startswith("in timing: ValueError: no more (")
+    assert follower.reason.endswith(" in fail)")
+    assert leader.status is Status.ERROR
+    assert leader.reason == f"rank 1 of 2: {follower.reason}"
+
+
+def test_the_leader_names_a_rank_that_died(monkeypatch):
+    monkeypatch.setattr(Trouble, "what", lambda: os._exit(9))
+    leader, follower = run_ranks(cell_of(Trouble))
+    assert follower is None
+    assert leader.status is Status.ERROR
+    assert leader.extra["ranks"] == {"lost": 1}
+
+
+def test_the_leader_does_not_wait_for_ever(monkeypatch):
+    monkeypatch.setattr(Trouble, "what", lambda: time.sleep(3.0))
+    monkeypatch.setattr(Trouble, "shares", False)
+    leader, follower = run_ranks(cell_of(Trouble), answer_s=1.0)
+    assert "rank 1 of 2 did not answer for 1 s" in leader.reason
+    assert leader.extra["ranks"] == {"lost": 1}
+    assert follower.extra["ranks"] == {"lost": 0}
