@@ -24,7 +24,7 @@ import torch.distributed as dist
 from effbench.core.cell import Status, Trial
 from effbench.core.disturbances import Disturbance, DisturbanceKind
 from effbench.core.meeting import Partner, PartnerLostError, connect, listen
-from effbench.core.message import Json, RankRequest
+from effbench.core.message import LOST, RANKS, Json, RankRequest
 from effbench.measure.led_step import (
     FollowedOrders,
     LedInputs,
@@ -39,9 +39,8 @@ from effbench.measure.samples import Timing
 from effbench.models.inputs import Inputs, KeptInputs, Step
 from effbench.workloads.endings import Ended
 
-#: Key in `Trial.extra`: a mapping. It has the key LOST, the number of a rank, if the trial only
-#: failed because that rank ended or does not answer, and the key MEMORY, the peaks of all ranks.
-RANKS, LOST, MEMORY = "ranks", "lost", "peak_allocated_bytes"
+#: Key in the mapping `Trial.extra[RANKS]` of a trial that was timed: the peaks of all ranks.
+PEAKS = "peak_allocated_bytes"
 #: The sweep ends a trial whose collectives hang, and finds out which rank did not arrive.
 COLLECTIVE_TIMEOUT = timedelta(days=1)
 #: Seconds between two attempts to connect, and of waiting for the failure of a rank that may be the
@@ -403,8 +402,8 @@ def merge_facts(trial: Trial, others: list[Json]) -> None:
     foreign = [facts["foreign_processes"] for facts in everyone]
     if None not in foreign:
         trial.foreign_processes = sum(foreign)
-    peaks = [facts[MEMORY] for facts in everyone]
-    trial.extra[RANKS] = {MEMORY: peaks}
+    peaks = [facts[PEAKS] for facts in everyone]
+    trial.extra[RANKS] = {PEAKS: peaks}
     trial.ranks = len(everyone)
     if None not in peaks:
         trial.ranks_peak_allocated_bytes = sum(peaks)

@@ -25,7 +25,7 @@ from torch import nn
 from effbench.core.cell import Cell, Status, mode_settings
 from effbench.core.cores import physical_cores
 from effbench.core.errors import UnsupportedError
-from effbench.core.message import DEVICE_PHASE, Json, MessagePipe, TrialRequest
+from effbench.core.message import DEVICE_PHASE, LOST, RANKS, Json, MessagePipe, TrialRequest
 from effbench.core.parallel import Parallel
 from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
@@ -40,7 +40,7 @@ from effbench.modes.base import Example, Mode, Prepared
 from effbench.worker import failures
 from effbench.worker.context import TrialContext
 from effbench.worker.pairing import add_pairs
-from effbench.worker.ranks import END, LOST, RANKS, LostRankError, merge_facts, record_spread
+from effbench.worker.ranks import END, LostRankError, merge_facts, record_spread
 from effbench.worker.step_timer import StepTimer
 from effbench.worker.step_times import StepTimes
 from effbench.workloads import quantization, state

@@ -179,4 +179,4 @@ def test_the_leader_does_not_wait_for_ever(monkeypatch):
     leader, follower = run_ranks(cell_of(Trouble), answer_s=1.0)
     assert "rank 1 of 2 did not answer for 1 s" in leader.reason
     assert leader.extra["ranks"] == {"lost": 1}
-    assert follower.extra["ranks"] == {"lost": 0}
+    assert follower.reason == f"rank 0 of 2: {leader.reason}"
