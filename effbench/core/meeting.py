@@ -21,6 +21,7 @@ from effbench.core.message import decode, encode
 #: alone.
 DUET, ALONE = "duet", "alone"
 NAME = "duet"
+READ_BYTES = 1 << 16
 OTHER_MEMBER = "the other member of the duet"
 
 
@@ -85,7 +86,12 @@ class Partner:
         self.answer_s = answer_s
         self.name = name
         connection.settimeout(answer_s)
-        self.messages = connection.makefile("rb")
+        self.received = bytearray()
+
+    @property
+    def has_message(self) -> bool:
+        """Whether a message has been received that `receive` has not returned yet."""
+        return b"\n" in self.received
 
     def send(self, op: str, **values: Any) -> None:
         """Send a message. Raises PartnerLostError."""
@@ -96,12 +102,15 @@ class Partner:
 
     def receive(self) -> dict[str, Any]:
         """Wait for the next message and return it. Raises PartnerLostError."""
-        try:
-            line = self.messages.readline()
-        except OSError as error:
-            raise self.lost(error) from error
-        if not line.endswith(b"\n"):
-            raise PartnerLostError(f"{self.name} ended")
+        while not self.has_message:
+            try:
+                data = self.connection.recv(READ_BYTES)
+            except OSError as error:
+                raise self.lost(error) from error
+            if not data:
+                raise PartnerLostError(f"{self.name} ended")
+            self.received += data
+        line, _, self.received = self.received.partition(b"\n")
         return decode(line)
 
     def ask(self, op: str, **values: Any) -> dict[str, Any]:
@@ -113,7 +122,7 @@ class Partner:
         """Wait until the other member closes the connection, for as long as it takes."""
         with suppress(OSError):
             self.connection.settimeout(None)
-            while self.connection.recv(1 << 16):
+            while self.connection.recv(READ_BYTES):
                 pass
 
     def lost(self, error: OSError) -> PartnerLostError:

@@ -175,6 +175,9 @@ class SeveralRanks(Ranks):
 
     def ready(self, wait_s: float = 0.0) -> list[int]:
         """Return the ranks that have sent something or ended, as soon as there is one."""
+        waiting = [rank for rank, partner in self.partners.items() if partner.has_message]
+        if waiting:
+            return waiting
         by_descriptor = {
             partner.connection.fileno(): rank for rank, partner in self.partners.items()
         }

@@ -14,7 +14,9 @@ from effbench.measure.trace import (
     FUSED_LOOPS,
     Call,
     Event,
+    RecordedCalls,
     averaged,
+    collective_times,
     host_work,
     nest,
     synchronised_calls,
@@ -249,3 +251,56 @@ def test_the_faster_half_of_the_calls_counts():
     assert trace.latency_ms == pytest.approx(0.00105)
     assert trace.calls == 4
     assert adds_up(trace)
+
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def times_of_collectives(device, *events):
+    """Those of a call of 10 ms with these events, each a name with its start and end in ms."""
+    made = [Event(name, int(start * 1e6), int(end * 1e6)) for name, start, end in events]
+    host, gpu = (made, []) if device == "cpu" else ([], made)
+    nest(host)
+    call = Call(Event(CALL, 0, 10_000_000), host, gpu)
+    times = collective_times(RecordedCalls(device, [call], [call]))
+    return times.ms, times.exposed_ms
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([("gemm", 0, 4), (ALL_REDUCE, 4, 6)], (2.0, 2.0)),
+        ([("gemm", 0, 4), (ALL_REDUCE, 3, 6)], (3.0, 2.0)),
+        ([(ALL_REDUCE, 1, 6), ("gemm", 2, 3), ("gemm", 2.5, 4)], (5.0, 3.0)),
+        ([(ALL_REDUCE, 1, 3), (ALL_REDUCE, 2, 4)], (3.0, 3.0)),
+        ([("gemm", 0, 4)], (0.0, 0.0)),
+    ],
+    ids=["exposed", "partly hidden", "around kernels", "at the same time", "none"],
+)
+def test_collectives_on_a_gpu(events, expected):
+    assert times_of_collectives("cuda", *events) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        (
+            [("aten::mm", 0, 2), ("c10d::allreduce_", 2, 6), ("gloo:all_reduce", 2.5, 6)],
+            (3.5, 3.5),
+        ),
+        (
+            [
+                ("_c10d_functional::all_reduce", 0, 1),
+                ("gloo:all_reduce", 0.5, 4),
+                ("aten::mm", 1, 3),
+                ("aten::add", 3, 5),
+                ("_c10d_functional::wait_tensor", 3, 4),
+            ],
+            (3.5, 1.5),
+        ),
+    ],
+    ids=["waits at once", "computes meanwhile"],
+)
+def test_collectives_on_the_cpu(events, expected):
+    """They run in another thread, while the one of the model computes or waits."""
+    assert times_of_collectives("cpu", *events) == pytest.approx(expected)

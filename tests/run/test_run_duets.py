@@ -76,7 +76,6 @@ def meet(payload, say_phase, log):
             raise PartnerLostError(hello["reason"])
     except (OSError, PartnerLostError) as error:
         facts[ALONE] = str(error)
-    partner.messages.close()
     connection.close()
     say_phase("facts")
     return ok(payload, extra={DUET: facts})

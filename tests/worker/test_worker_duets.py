@@ -85,7 +85,6 @@ def member(tmp_path):
             listener.close()
             partner = Partner(connection, answer_s)
             at_end.callback(connection.close)
-            at_end.callback(partner.messages.close)
             return partner, answers
 
         yield start
