@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from effbench.core.cell import Status, Trial
 from effbench.core.labels import grouped
@@ -112,6 +112,15 @@ class TrialQueue:
         """End the group, so that its slots are free and another one of its cell may run."""
         with self.lock:
             del self.placed[group.key]
+
+    def drop(self, runs: Collection[CellRun]) -> None:
+        """Remove the remaining trials of these runs, for which no GPUs are to be collected."""
+        with self.lock:
+            groups, self.groups = self.groups, []
+            for group in groups:
+                left = [run for run in group.runs if run not in runs]
+                if left:
+                    self.groups.append(replace(group, runs=left))
 
     def is_empty(self) -> bool:
         with self.lock:

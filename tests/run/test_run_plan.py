@@ -1,10 +1,13 @@
 """Which trials are left, in which order slots take them, and how a plan is printed."""
 
+from dataclasses import replace
+
 import pytest
 from schedule_parts import CPU, cell_runs, gpus, groups, trials_of
 
 from effbench.core.cell import Cell, Status, Trial
 from effbench.run.dry_run import plan_table
+from effbench.run.plan import CellRun
 from effbench.run.schedule import TrialQueue
 
 
@@ -41,6 +44,19 @@ def test_devices_take_turns_by_rounds(slots, on_gpu, on_cpu):
                 queue.finished(placement.group)
     assert queue.is_empty()
     assert order == sorted(order)
+
+
+def test_trials_that_are_no_longer_needed_collect_no_gpus():
+    (plain,) = cell_runs(1)
+    both = CellRun(replace(plain.cell, parallel="tp2"))
+    first, second = gpus(2)
+    queue = TrialQueue(groups([plain, both], 2), [first, second])
+    queue.drop({both})
+    for _ in range(2):
+        placement = queue.take(first)
+        assert placement.group.runs == [plain]
+        queue.finished(placement.group)
+    assert queue.is_empty()
 
 
 def test_the_plan_has_a_row_for_each_mode_of_a_model():

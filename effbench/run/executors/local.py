@@ -478,7 +478,9 @@ class LocalExecutor(TrialExecutor):
             self.note_disturbance(run, record)
             # samples and traces take megabytes
             self.rounds.add(run, replace(record, samples={}, trace=None))
-        for run in filter(self.rounds.is_over, runs):
+        over = set(filter(self.rounds.is_over, runs))
+        self.queue.drop(over)
+        for run in over:
             self.progress.dropped(run)
         for run, record in records.items():
             self.progress.ended(run, record)
