@@ -32,7 +32,7 @@ class Base(nn.Module):
         if self.calls == 1:
             with Path("pids").open("a") as file:
                 print(os.getpid(), file=file)
-        if os.environ["RANK"] == "1" and self.calls >= self.at:
+        if os.environ.get("RANK") == "1" and self.calls >= self.at:
             self.mischief()
         return self.layer(x)
 
