@@ -3,19 +3,38 @@ the leader orders."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from effbench.core.message import Json
+from effbench.core.parallel import Parallel
 from effbench.core.printable import describe
 from effbench.measure import memory, timing
 from effbench.measure.led_step import FollowedOrders, OrderKind
 from effbench.worker import pairing
 from effbench.worker.ranks import END, FollowingRank, facts_of
 from effbench.worker.trial import CHECK, FACTS, RunningTrial
+from effbench.workloads.base import make_sets
+
+#: Distance between the seeds of two ranks' batches.
+RANK_SEED = 15_485_863
 
 
 class FollowingTrial(RunningTrial):
     """The phases of a trial in a process that follows. Its record only tells how it ended."""
 
     ranks: FollowingRank
+
+    def build(self) -> None:
+        """Build what the leader builds. If each rank has batches of its own, those that are timed
+        are others."""
+        super().build()
+        parallel = Parallel.parse(str(self.cell.parallel))
+        if parallel is not None and parallel.has_own_batches:
+            seed = self.cell.numerics.get("seed", 0) + RANK_SEED * self.ranks.rank
+            cell = replace(self.cell, numerics={**self.cell.numerics, "seed": seed})
+            workload = self.workload
+            timed = make_sets(cell, workload.specs, self.rules.input_sets)
+            workload.inputs = replace(workload.inputs, timed=timed)
 
     def measure(self) -> None:
         """Prepare the step, then make the calls and do the tasks that the leader wants, until the

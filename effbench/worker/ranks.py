@@ -115,7 +115,10 @@ class Ranks:
 
 
 class SeveralRanks(Ranks):
-    """What the leader and the followers share. `partners`: connections to others by rank."""
+    """What the leader and the followers share. `partners`: connections to others by rank;
+    `failures`: what they told about their failure."""
+
+    shared: SharedOrders
 
     def __init__(self, request: RankRequest, device: torch.device) -> None:
         self.request = request
@@ -125,9 +128,9 @@ class SeveralRanks(Ranks):
         self.partners: dict[int, Partner] = {}
         self.failures: dict[int, Json] = {}
         self.poll = select.poll()
-        self.shared = SharedOrders(self.folder, self.size)
 
     def join(self) -> None:
+        self.shared = SharedOrders(self.folder, self.size)
         self.meet()
         for partner in self.partners.values():
             self.poll.register(partner.connection, select.POLLIN)
@@ -187,6 +190,9 @@ class SeveralRanks(Ranks):
         if not self.partners:
             return
         own = {"status": trial.status, "reason": trial.reason, "ns": failed_ns}
+        for rank in self.partners:
+            with suppress(LostRankError):
+                self.send(rank, FAILED, **own)
         # a collective fails a moment before or after the process that left it tells why
         for rank in self.ready(CAUSE_S):
             try:
@@ -200,19 +206,17 @@ class SeveralRanks(Ranks):
             if failure["ns"] < failed_ns and failure["reason"] != trial.reason:
                 trial.status = Status(failure["status"])
                 trial.reason = f"{self.name_of(rank)}: {failure['reason']}"
-        for rank in self.partners:
-            with suppress(LostRankError):
-                self.send(rank, FAILED, **own)
 
 
 class LeadingRank(SeveralRanks):
     """Rank 0. `is_followed`: whether the followers make the calls that it orders."""
 
-    def __init__(self, request: RankRequest, device: torch.device) -> None:
-        super().__init__(request, device)
+    is_followed = False
+
+    def join(self) -> None:
+        super().join()
         self.orders = Orders(self.shared)
         self.waiting = CallWaiting(self)
-        self.is_followed = False
 
     def meet(self) -> None:
         listener = listen(self.folder)
