@@ -31,22 +31,23 @@ class PartnerLostError(Exception):
 
 
 @contextmanager
-def address(folder: Path) -> Iterator[str]:
-    """Yield an address of the socket in this folder. The paths of sockets may have 107 characters,
-    those of temporary folders are sometimes longer, and a descriptor shortens them."""
+def address(folder: Path, name: str) -> Iterator[str]:
+    """Yield an address of the socket with this name in this folder. The paths of sockets may have
+    107 characters, those of temporary folders are sometimes longer, and a descriptor shortens
+    them."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{descriptor}/{NAME}"
+        yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
         os.close(descriptor)
 
 
-def listen(folder: Path) -> socket.socket:
+def listen(folder: Path, name: str = NAME) -> socket.socket:
     """Return a socket in this folder at which another process can connect. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        (folder / NAME).unlink(missing_ok=True)  # of an earlier attempt of this trial
-        with address(folder) as path:
+        (folder / name).unlink(missing_ok=True)  # of an earlier attempt of this trial
+        with address(folder, name) as path:
             listener.bind(path)
         listener.listen()
     except OSError:
@@ -55,12 +56,12 @@ def listen(folder: Path) -> socket.socket:
     return listener
 
 
-def connect(folder: Path) -> socket.socket:
+def connect(folder: Path, name: str = NAME) -> socket.socket:
     """Return a connection to the process that listens in this folder. Raises OSError if none
     does."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with address(folder) as path:
+        with address(folder, name) as path:
             connection.connect(path)
     except OSError:
         connection.close()
@@ -108,7 +109,7 @@ class Partner:
             except OSError as error:
                 raise self.lost(error) from error
             if not data:
-                raise PartnerLostError(f"{self.name} ended")
+                raise self.lost(None)
             self.received += data
         line, _, self.received = self.received.partition(b"\n")
         return decode(line)
@@ -125,8 +126,10 @@ class Partner:
             while self.connection.recv(READ_BYTES):
                 pass
 
-    def lost(self, error: OSError) -> PartnerLostError:
-        what = f"ended ({error})"
+    def lost(self, error: OSError | None) -> PartnerLostError:
+        what = "ended"
+        if error is not None:
+            what = f"ended ({error})"
         if isinstance(error, TimeoutError):
             what = f"did not answer for {self.answer_s:g} s"
         return PartnerLostError(f"{self.name} {what}")

@@ -12,8 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -78,10 +77,12 @@ class SharedOrders:
         return self.taken_of(rank) + 1
 
 
-class Waiting(ABC):
-    """Rounds of waiting for another process, without sleeping."""
+class Waiting:
+    """Rounds of waiting for other processes, without sleeping. `look`: looks at them now and then,
+    and raises an exception if waiting is in vain."""
 
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[], None]) -> None:
+        self.look = look
         self.begin()
 
     def begin(self) -> None:
@@ -95,10 +96,6 @@ class Waiting(ABC):
             self.look()
         if self.rounds > ROUNDS:
             os.sched_yield()
-
-    @abstractmethod
-    def look(self) -> None:
-        """Look at the other processes. Raise an exception if waiting is in vain."""
 
 
 class Orders:

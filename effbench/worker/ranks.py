@@ -51,12 +51,38 @@ LEADER = 0
 FAILED, END = "failed", "end"
 
 
+def name_of(rank: int, size: int) -> str:
+    return f"rank {rank} of {size}"
+
+
 class LostRankError(PartnerLostError):
     """Another rank ended or does not answer."""
 
     def __init__(self, rank: int, reason: str) -> None:
         super().__init__(reason)
         self.rank = rank
+
+
+class OtherRank(Partner):
+    """The connection to another rank. `failure`: what it told about its failure, or None."""
+
+    failure: Json | None = None
+
+    def __init__(self, connection: socket.socket, request: RankRequest, rank: int) -> None:
+        super().__init__(connection, request.answer_s, name_of(rank, request.size))
+        self.rank = rank
+
+    def receive(self) -> Json:
+        """Wait for the next message and return it. Raises LostRankError, and Ended if the rank
+        failed."""
+        message = super().receive()
+        if message["op"] == FAILED:
+            self.failure = message
+            raise Ended(Status(message["status"]), f"{self.name}: {message['reason']}")
+        return message
+
+    def lost(self, error: OSError | None) -> PartnerLostError:
+        return LostRankError(self.rank, str(super().lost(error)))
 
 
 class Ranks:
@@ -84,14 +110,11 @@ class Ranks:
         is a list that then has their answers, in order."""
         yield []
 
-    def name_of(self, rank: int) -> str:
-        return f"rank {rank} of {self.size}"
-
     def first_reason(self, answers: list[Json]) -> str | None:
         """Return the reason of the first follower that gave one, with its rank, or None."""
         for rank, answer in enumerate(answers, 1):
             if answer["reason"] is not None:
-                return f"{self.name_of(rank)}: {answer['reason']}"
+                return f"{name_of(rank, self.size)}: {answer['reason']}"
         return None
 
     def led(self, step: Step, inputs: Sequence[Inputs], kind: OrderKind = OrderKind.OWN) -> Step:
@@ -115,8 +138,8 @@ class Ranks:
 
 
 class SeveralRanks(Ranks):
-    """What the leader and the followers share. `partners`: connections to others by rank;
-    `failures`: what they told about their failure."""
+    """What the leader and the followers share. `others`: those that this rank is connected with,
+    in order."""
 
     shared: SharedOrders
 
@@ -125,15 +148,14 @@ class SeveralRanks(Ranks):
         self.rank, self.size = request.rank, request.size
         self.folder = Path(request.folder)
         self.device = device
-        self.partners: dict[int, Partner] = {}
-        self.failures: dict[int, Json] = {}
+        self.others: list[OtherRank] = []
         self.poll = select.poll()
 
     def join(self) -> None:
         self.shared = SharedOrders(self.folder, self.size)
-        self.meet()
-        for partner in self.partners.values():
-            self.poll.register(partner.connection, select.POLLIN)
+        self.others += self.meet()
+        for other in self.others:
+            self.poll.register(other.connection, select.POLLIN)
         # its own device is always the first one
         os.environ.update(RANK=str(self.rank), WORLD_SIZE=str(self.size), LOCAL_RANK="0")
         # all ranks run on this machine
@@ -151,61 +173,42 @@ class SeveralRanks(Ranks):
             device_id=bound,
         )
 
-    def meet(self) -> None:
-        """Connect this process with the others."""
+    def meet(self) -> list[OtherRank]:
+        """Connect this process with others. Raises LostRankError."""
         raise NotImplementedError
 
-    def partner(self, connection: socket.socket, rank: int) -> Partner:
-        return Partner(connection, self.request.answer_s, self.name_of(rank))
+    def absent(self, rank: int) -> LostRankError:
+        return LostRankError(rank, f"{name_of(rank, self.size)} did not come")
 
-    def send(self, rank: int, op: str, **values: object) -> None:
-        """Send a message. Raises LostRankError."""
-        try:
-            self.partners[rank].send(op, **values)
-        except PartnerLostError as error:
-            raise LostRankError(rank, str(error)) from error
-
-    def receive(self, rank: int) -> Json:
-        """Wait for the next message of a rank. Raises LostRankError, and Ended if it failed."""
-        try:
-            message = self.partners[rank].receive()
-        except PartnerLostError as error:
-            raise LostRankError(rank, str(error)) from error
-        if message["op"] == FAILED:
-            self.failures[rank] = message
-            raise Ended(Status(message["status"]), f"{self.name_of(rank)}: {message['reason']}")
-        return message
-
-    def ready(self, wait_s: float = 0.0) -> list[int]:
+    def ready(self, wait_s: float = 0.0) -> list[OtherRank]:
         """Return the ranks that have sent something or ended, as soon as there is one."""
-        waiting = [rank for rank, partner in self.partners.items() if partner.has_message]
-        if waiting:
-            return waiting
-        by_descriptor = {
-            partner.connection.fileno(): rank for rank, partner in self.partners.items()
-        }
-        return [by_descriptor[descriptor] for descriptor, _ in self.poll.poll(1000 * wait_s)]
+        ready = [other for other in self.others if other.has_message]
+        if ready:
+            return ready
+        descriptors = dict(self.poll.poll(1000 * wait_s))
+        return [other for other in self.others if other.connection.fileno() in descriptors]
 
     def settle_failure(self, trial: Trial, failed_ns: int) -> None:
-        if not self.partners:
+        if not self.others:
             return
         own = {"status": trial.status, "reason": trial.reason, "ns": failed_ns}
-        for rank in self.partners:
+        for other in self.others:
             with suppress(LostRankError):
-                self.send(rank, FAILED, **own)
+                other.send(FAILED, **own)
         # a collective fails a moment before or after the process that left it tells why
-        for rank in self.ready(CAUSE_S):
+        for other in self.ready(CAUSE_S):
             try:
-                while rank not in self.failures:
-                    self.receive(rank)
+                while other.failure is None:
+                    other.receive()
             except Ended:
                 continue
             except LostRankError:
-                trial.extra[RANKS] = {LOST: rank}
-        for rank, failure in self.failures.items():
-            if failure["ns"] < failed_ns and failure["reason"] != trial.reason:
+                trial.extra[RANKS] = {LOST: other.rank}
+        for other in self.others:
+            failure = other.failure
+            if failure and failure["ns"] < failed_ns and failure["reason"] != trial.reason:
                 trial.status = Status(failure["status"])
-                trial.reason = f"{self.name_of(rank)}: {failure['reason']}"
+                trial.reason = f"{other.name}: {failure['reason']}"
 
 
 class LeadingRank(SeveralRanks):
@@ -216,24 +219,29 @@ class LeadingRank(SeveralRanks):
     def join(self) -> None:
         super().join()
         self.orders = Orders(self.shared)
-        self.waiting = CallWaiting(self)
+        self.waiting = Waiting(self.look)
 
-    def meet(self) -> None:
-        listener = listen(self.folder)
-        listener.settimeout(self.request.answer_s)
-        with listener:
-            while len(self.partners) < self.size - 1:
+    def meet(self) -> list[OtherRank]:
+        ranks = range(1, self.size)
+        listeners = [listen(self.folder, str(rank)) for rank in ranks]
+        others = []
+        for rank, listener in zip(ranks, listeners, strict=True):
+            listener.settimeout(self.request.answer_s)
+            with listener:
                 try:
                     connection, _ = listener.accept()
                 except TimeoutError:
-                    missing = min(set(range(1, self.size)) - self.partners.keys())
-                    reason = f"{self.name_of(missing)} did not come"
-                    raise LostRankError(missing, reason) from None
-                partner = Partner(connection, self.request.answer_s, "another rank")
-                rank = partner.receive()["number"]
-                partner.name = self.name_of(rank)
-                self.partners[rank] = partner
-        self.partners = dict(sorted(self.partners.items()))
+                    raise self.absent(rank) from None
+            others.append(OtherRank(connection, self.request, rank))
+        return others
+
+    def look(self) -> None:
+        """Look at the followers while waiting for a call of theirs. Raises Ended if one failed, and
+        LostRankError if one ended or does not answer."""
+        for other in self.ready():
+            other.receive()
+        if time.monotonic() - self.waiting.began_s > self.request.answer_s:
+            raise self.others[self.orders.slowest() - 1].lost(TimeoutError())
 
     def barrier(self) -> None:
         self.gather()
@@ -244,11 +252,11 @@ class LeadingRank(SeveralRanks):
         self.is_followed = True
 
     def tell(self, op: str, **values: str) -> None:
-        for rank in self.partners:
-            self.send(rank, op, **values)
+        for other in self.others:
+            other.send(op, **values)
 
     def gather(self) -> list[Json]:
-        return [self.receive(rank) for rank in self.partners]
+        return [other.receive() for other in self.others]
 
     def announce(self, phase: str) -> None:
         if self.is_followed:
@@ -275,65 +283,48 @@ class LeadingRank(SeveralRanks):
     def newest_disturbance(self) -> Disturbance | None:
         with self.together("disturbance") as answers:
             pass
-        for rank, answer in zip(self.partners, answers, strict=True):
+        for other, answer in zip(self.others, answers, strict=True):
             if answer["text"] is not None:
-                text = f"on the GPU of {self.name_of(rank)}: {answer['text']}"
+                text = f"on the GPU of {other.name}: {answer['text']}"
                 return Disturbance(DisturbanceKind(answer["kind"]), text)
         return None
 
 
-class CallWaiting(Waiting):
-    """How the leader waits until the followers are done with a call."""
-
-    def __init__(self, leader: LeadingRank) -> None:
-        super().__init__()
-        self.leader = leader
-
-    def look(self) -> None:
-        """Raise Ended if a follower failed, and LostRankError if one ended, or if they do not
-        answer."""
-        leader = self.leader
-        for rank in leader.ready():
-            leader.receive(rank)
-        if time.monotonic() - self.began_s > leader.request.answer_s:
-            rank = leader.orders.slowest()
-            reason = f"{leader.name_of(rank)} did not answer for {leader.request.answer_s:g} s"
-            raise LostRankError(rank, reason)
-
-
 class FollowingRank(SeveralRanks):
-    """Any rank but 0."""
+    """Any rank but 0. `is_told`: whether the leader has sent a message, or has ended."""
 
     leads = False
+    is_told = False
 
-    def meet(self) -> None:
+    def meet(self) -> list[OtherRank]:
         deadline = time.monotonic() + self.request.answer_s
-        connection = None
-        while connection is None:
+        while True:
             try:
-                connection = connect(self.folder)
+                connection = connect(self.folder, str(self.rank))
             except OSError:  # the leader does not listen yet
                 if time.monotonic() > deadline:
-                    raise LostRankError(LEADER, f"{self.name_of(LEADER)} did not come") from None
+                    raise self.absent(LEADER) from None
                 time.sleep(RETRY_S)
-        name = self.name_of(LEADER)
-        self.partners[LEADER] = Partner(connection, self.request.answer_s, name)
-        self.send(LEADER, "hello", number=self.rank)
+            else:
+                return [OtherRank(connection, self.request, LEADER)]
+
+    @property
+    def leader(self) -> OtherRank:
+        return self.others[0]
 
     def barrier(self) -> None:
-        self.send(LEADER, "arrived")
-        self.receive(LEADER)
+        self.leader.ask("arrived")
 
     def serve(self, calls: FollowedOrders, tasks: Mapping[str, Callable[[Json], Json]]) -> None:
         """Make the calls that the leader orders, and do the tasks that it asks for, until the task
         END. `tasks`: name -> a function of the message that returns the answer. Raises
         LostRankError, Ended if another rank failed, and what calls and tasks raise."""
         self.barrier()
-        waiting = OrderWaiting(self)
+        waiting = Waiting(self.look)
         task = ""
         while task != END:
-            waiting.begin()
-            while not waiting.has_message:
+            self.is_told = False
+            while not self.is_told:
                 order = calls.next()
                 if order is None:
                     calls.poll()
@@ -341,28 +332,13 @@ class FollowingRank(SeveralRanks):
                 else:
                     calls.obey(order)
                     waiting.rounds = 0
-            message = self.receive(LEADER)
+            message = self.leader.receive()
             calls.obey_all()
             task = message["op"]
-            self.send(LEADER, task, **tasks[task](message))
-
-
-class OrderWaiting(Waiting):
-    """How a follower waits for an order of the leader. `has_message`: whether it has said something
-    else, or has ended."""
-
-    has_message: bool
-
-    def __init__(self, follower: FollowingRank) -> None:
-        super().__init__()
-        self.follower = follower
-
-    def begin(self) -> None:
-        super().begin()
-        self.has_message = False
+            self.leader.send(task, **tasks[task](message))
 
     def look(self) -> None:
-        self.has_message = bool(self.follower.ready())
+        self.is_told = bool(self.ready())
 
 
 def ranks_of(request: RankRequest | None, device: torch.device) -> Ranks:

@@ -21,13 +21,6 @@ from effbench.models.inputs import KeptInputs
 INPUTS = [((torch.full((2,), float(number)),), {}) for number in range(3)]
 
 
-class Patience(Waiting):
-    """Waits for ten seconds."""
-
-    def look(self):
-        assert time.monotonic() < self.began_s + 10.0
-
-
 class Pair:
     """A leader, and a follower that notes its calls and obeys in a thread."""
 
@@ -50,7 +43,7 @@ class Pair:
             self.follower.obey_all()
 
     def led(self, step=lambda x: x, kind=OrderKind.OWN):
-        return LedStep(step, kind, INPUTS, self.orders, Patience())
+        return LedStep(step, kind, INPUTS, self.orders, Waiting(lambda: None))
 
     def __enter__(self):
         self.thread.start()
@@ -116,14 +109,13 @@ def test_all_ranks_restore_their_inputs(tmp_path):
     assert not others[1][0][0].any()
 
 
-class Gone(Waiting):
-    def look(self):
-        raise TimeoutError
+def raise_timeout():
+    raise TimeoutError
 
 
 def test_nobody_waits_for_a_follower_that_is_gone(tmp_path):
     pair = Pair(tmp_path)
-    step = LedStep(lambda x: x, OrderKind.OWN, INPUTS, pair.orders, Gone())
+    step = LedStep(lambda x: x, OrderKind.OWN, INPUTS, pair.orders, Waiting(raise_timeout))
     step(*INPUTS[0][0])
     with pytest.raises(TimeoutError):
         step.sample(0.0)

@@ -16,7 +16,10 @@ from effbench.core.cell import Status, Trial
 from effbench.core.message import RankRequest, TrialRequest
 from effbench.core.settings import Protocol
 from effbench.modes.base import Mode, Prepared
+from effbench.modes.eager import Eager
 from effbench.worker import trial
+from effbench.worker.context import TrialContext
+from effbench.worker.following import FollowingTrial
 
 PROTOCOL = asdict(
     Protocol(
@@ -180,3 +183,43 @@ def test_the_leader_does_not_wait_for_ever(monkeypatch):
     assert "rank 1 of 2 did not answer for 1 s" in leader.reason
     assert leader.extra["ranks"] == {"lost": 1}
     assert follower.reason == f"rank 0 of 2: {leader.reason}"
+
+
+class Alone(nn.Linear):
+    def __init__(self):
+        super().__init__(32, 32)
+
+    def forward(self, x):
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(("parallel", "phase"), [("tp2", "inference"), ("ddp2", "training")])
+def test_the_batches_of_a_rank(tmp_path, parallel, phase):
+    """The ranks of a data parallel trial time batches of their own, and compare the same ones."""
+    training = {
+        "optimizer": "sgd",
+        "implementation": "foreach",
+        "lr": 0.1,
+        "loss": "mean-square",
+        "set_to_none": True,
+    }
+    model = own_model(Alone, 32)
+    cell = cpu_cell(model=model, phase=phase, parallel=parallel, training=training)
+    batches = []
+    for number, kind in enumerate((trial.RunningTrial, FollowingTrial)):
+        rank = RankRequest(number, 2, str(tmp_path), 1.0)
+        request = TrialRequest(cell.params(), PROTOCOL, rank=rank)
+        running = kind(TrialContext(request, PhasePipe()))
+        running.mode = Eager()
+        running.build()
+        batches.append(running.workload.inputs)
+    leaders, followers = batches
+    assert first_of(leaders.checked).equal(first_of(followers.checked))
+    is_same = first_of(leaders.timed).equal(first_of(followers.timed))
+    assert is_same is (parallel == "tp2")
+
+
+def first_of(sets):
+    """The first tensor of the first inputs."""
+    (args, _), *_ = sets
+    return args[0]
