@@ -6,15 +6,19 @@ B batch, T sequence, S slots of a cache, D width, H heads, K width of a head (D 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from effbench.models.cache import CacheSize, KeyValueCache
 
+if TYPE_CHECKING:
+    from effbench.models.parallel import Plan
+
 
 def join_heads(x: Tensor) -> Tensor:
-    """Return x [B, H, T, K] as [B, T, D]."""
+    """Return x [B, H, T, K] as [B, T, H * K]."""
     batch, heads, length, width = x.shape
     return x.transpose(1, 2).reshape(batch, length, heads * width)
 
@@ -38,21 +42,32 @@ class Attention(nn.Module):
         size: CacheSize | None = None,
     ):
         super().__init__()
-        key_width = head_width(width, heads)
         self.heads = heads
+        self.head_width = head_width(width, heads)
         self.causal = causal
         self.qkv = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
         self.cache = None
         if size is not None:
-            self.cache = KeyValueCache(size, heads, key_width, key_width)
+            self.cache = KeyValueCache(size, heads, self.head_width, self.head_width)
+
+    def tensor_parallel_plan(self) -> Plan:
+        """Split the heads."""
+        from effbench.models.parallel import CacheHeads, FusedHeadColumns
+
+        return {
+            "qkv": FusedHeadColumns(self.heads),
+            "project": "rowwise",
+            "cache": CacheHeads(),
+        }
 
     def forward(
         self, x: Tensor, position: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         # x [B, T, D], for a cache position [T] and mask [T, S] -> [B, T, D]
         batch, length, _ = x.shape
-        parts = self.qkv(x).view(batch, length, 3, self.heads, -1)
+        # a rank may have some of the heads
+        parts = self.qkv(x).view(batch, length, 3, -1, self.head_width)
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, T, K] each
         if self.cache is not None:
             k, v = self.cache.update(position, k, v)  # [B, H, S, K] each
@@ -120,6 +135,10 @@ class AttentionBlock(nn.Module):
                 nn.GELU(),
                 nn.Linear(mlp_ratio * width, width),
             )
+
+    def tensor_parallel_plan(self) -> Plan:
+        """Split the hidden features of the MLP."""
+        return {"mlp.1": "colwise", "mlp.3": "rowwise"}
 
     def forward(self, x: Tensor) -> Tensor:
         # x [B, T, D] -> [B, T, D]

@@ -54,6 +54,10 @@ class GPT2Decoder(nn.Module):
         self.register_buffer("slots", torch.arange(max_seq), persistent=False)
         self.init_weights()
 
+    def tensor_parallel_plan(self) -> dict[str, str]:
+        """Split the hidden features of the MLPs."""
+        return {"blocks.*.mlp.expand": "colwise", "blocks.*.mlp.contract": "rowwise"}
+
     def init_weights(self) -> None:
         """Initialise as GPT-2 does: normal, std 0.02 ÷ √(number of additions) where a layer adds to
         the residual."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,9 @@ from effbench.models.attention import Block, head_width, join_heads
 from effbench.models.cache import CacheSize, KeyValueCache
 from effbench.models.swiglu import SwiGLU
 from effbench.models.weights import draw_weights, embedding, linear
+
+if TYPE_CHECKING:
+    from effbench.models.parallel import Plan
 
 EPS = 1e-5
 
@@ -76,6 +79,18 @@ class GroupedAttention(nn.Module):
         if size is not None:
             self.cache = KeyValueCache(size, kv_heads, self.head_width, self.head_width)
 
+    def tensor_parallel_plan(self) -> Plan:
+        """Split the heads."""
+        from effbench.models.parallel import CacheHeads, HeadColumns
+
+        return {
+            "query": HeadColumns(self.heads),
+            "key": HeadColumns(self.kv_heads),
+            "value": HeadColumns(self.kv_heads),
+            "project": "rowwise",
+            "cache": CacheHeads(),
+        }
+
     def forward(
         self,
         x: Tensor,
@@ -86,10 +101,11 @@ class GroupedAttention(nn.Module):
     ) -> Tensor:
         # x [B, T, D], cos and sin [T, K]; for a cache position [T], mask [1, S] or [R * T, S]
         # -> [B, T, D]
-        batch, length, width = x.shape
-        q = self.split(self.query(x), self.heads)  # [B, H, T, K]
-        k = self.split(self.key(x), self.kv_heads)  # [B, G, T, K]
-        v = self.split(self.value(x), self.kv_heads)  # [B, G, T, K]
+        batch, length, _ = x.shape
+        # a rank has some of the heads
+        q = self.split(self.query(x))  # [B, H, T, K]
+        k = self.split(self.key(x))  # [B, G, T, K]
+        v = self.split(self.value(x))  # [B, G, T, K]
         q = rotate(q, cos, sin)
         k = rotate(k, cos, sin)
         if self.cache is None:
@@ -105,7 +121,7 @@ class GroupedAttention(nn.Module):
             return self.project(join_heads(y))
         k, v = self.cache.update(position, k, v)  # [B, G, S, K] each
         # the query heads of a group extend the sequence, so the cache is not copied
-        q = q.reshape(batch, self.kv_heads, -1, self.head_width)  # [B, G, R * T, K]
+        q = q.reshape(batch, k.shape[1], -1, self.head_width)  # [B, G, R * T, K]
         y = F.scaled_dot_product_attention(
             q,
             k,
@@ -113,13 +129,13 @@ class GroupedAttention(nn.Module):
             attn_mask=mask,
         )  # [B, G, R * T, K]
         if length > 1:
-            y = y.reshape(batch, self.heads, length, self.head_width).transpose(1, 2)
-        return self.project(y.reshape(batch, length, width))
+            y = y.reshape(batch, -1, length, self.head_width).transpose(1, 2)
+        return self.project(y.reshape(batch, length, -1))
 
-    def split(self, x: Tensor, heads: int) -> Tensor:
+    def split(self, x: Tensor) -> Tensor:
         """Return x [B, T, heads * K] by heads: [B, heads, T, K]."""
         batch, length, _ = x.shape
-        return x.view(batch, length, heads, self.head_width).transpose(1, 2)
+        return x.view(batch, length, -1, self.head_width).transpose(1, 2)
 
     def shared(self, x: Tensor) -> Tensor:
         """Return keys or values [B, G, T, K], repeated for R query heads each: [B, H, T, K]."""
@@ -193,6 +209,10 @@ class Transformer(nn.Module):
         cos, sin = rotary_tables(length, width // heads, theta)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
+
+    def tensor_parallel_plan(self) -> Plan:
+        """Split the vocabulary."""
+        return {"tokens": "embedding_rowwise", "head": "colwise_gather_output"}
 
     def last_logits(self, tokens: Tensor, positions: Tensor | slice, *cached: Tensor) -> Tensor:
         """Return the logits [B, 1, V] of the last of the tokens [B, T]. `cached`: further arguments

@@ -37,6 +37,16 @@ class LinearStack(nn.Module):
                 layers += [linear(in_features, out_features), nn.ReLU()]
         self.layers = nn.Sequential(*layers)
 
+    def tensor_parallel_plan(self) -> dict[str, str]:
+        """Split the outputs of every other layer, and the inputs of the layer after it."""
+        names = [name for name, layer in self.named_modules() if isinstance(layer, nn.Linear)]
+        plan = {}
+        for number, name in enumerate(names):
+            plan[name] = "rowwise" if number % 2 else "colwise"
+        if len(names) % 2:  # no layer takes the parts of the last one
+            plan[names[-1]] = "colwise_gather_output"
+        return plan
+
     def forward(self, x: Tensor) -> Tensor:
         # x [B, F_first] -> [B, F_last]
         return self.layers(x)

@@ -12,6 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from effbench.core.errors import UnsupportedError
 from effbench.models.llama import LlamaDecoder, residual_of
 from effbench.models.weights import linear, undrawn
 
@@ -57,6 +58,10 @@ class MixtureOfExperts(nn.Module):
         self.gate_up = undrawn(experts, 2, ffn, width, std=1 / math.sqrt(width))
         # silu(a) · b, weighted, has a size of 0.5
         self.down = undrawn(experts, ffn, width, std=residual / 0.5 / ffn**0.5)
+
+    def tensor_parallel_plan(self) -> dict[str, str]:
+        """Raise UnsupportedError: torch has no style for weights [E, F, D]."""
+        raise UnsupportedError("tensor parallel: torch has no style for a mixture of experts")
 
     def forward(self, x: Tensor) -> Tensor:
         # x [B, 1, D] -> [B, 1, D]

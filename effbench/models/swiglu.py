@@ -25,6 +25,10 @@ class SwiGLU(nn.Module):
         # silu(a) · b has a size of 0.6 for normal a and b
         self.down = linear(ffn, width, gain=residual / 0.6)
 
+    def tensor_parallel_plan(self) -> dict[str, str]:
+        """Split the hidden features."""
+        return {"gate": "colwise", "up": "colwise", "down": "rowwise"}
+
     def forward(self, x: Tensor) -> Tensor:
         # x [B, D] -> [B, D]
         return self.down(F.silu(self.gate(x)) * self.up(x))

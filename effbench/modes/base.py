@@ -103,6 +103,8 @@ class Mode(ABC):
     captures_step: bool = False
     #: Whether a call changes the module's state as eager does; otherwise it is not compared.
     writes_state: bool = True
+    #: Whether it runs a module that ranks share, with the collectives in its calls.
+    splits: bool = True
     #: Whether it stores something in `cache_dir` that contains the module's weights.
     stores_weights: bool = False
 

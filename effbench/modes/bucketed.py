@@ -45,6 +45,7 @@ class BucketedGraph(Mode):
     #: Of an earlier version; it stays so that the keys of older cells stay valid.
     guard: Literal[None] = None
 
+    splits = False
     writes_state = False  # padding also writes to rows beyond the batch
 
     def __post_init__(self) -> None:

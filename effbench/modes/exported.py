@@ -47,6 +47,7 @@ class AotInductor(Mode):
     writes_state = False  # the package has copies of the buffers
     phases = ("inference",)
     stores_weights = True
+    splits = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,7 +20,6 @@ import time
 from dataclasses import replace
 
 import torch
-from torch import nn
 
 from effbench.core.cell import Cell, Status, mode_settings
 from effbench.core.cores import physical_cores
@@ -44,8 +43,8 @@ from effbench.worker.ranks import END, LostRankError, merge_facts, record_spread
 from effbench.worker.step_timer import StepTimer
 from effbench.worker.step_times import StepTimes
 from effbench.workloads import quantization, state
-from effbench.workloads.base import Workload, copies, make_sets, to_channels_last
-from effbench.workloads.endings import Ended, GradientAttempts
+from effbench.workloads.base import Workload, copies, finish_building, make_sets
+from effbench.workloads.endings import Ended
 from effbench.workloads.select import workload_of
 
 TRACED_MS = 50.0
@@ -228,14 +227,7 @@ class RunningTrial:
             described[spec["name"]] = {key: spec[key] for key in spec if key != "name"}
         specs = parse_inputs(described or module.inputs)
         kind = workload_of(cell)
-        # the first call makes the weights
-        if any(map(nn.parameter.is_lazy, module.parameters())):
-            args, kwargs = make_sets(cell, specs, 1)[0]
-            for attempt in GradientAttempts():
-                with attempt:
-                    module(*args, **kwargs)
-        if cell.numerics.get("channels_last"):
-            module._apply(to_channels_last)
+        finish_building(module, cell, specs)
         if cell.numerics.get("quantize"):
             example = make_sets(cell, specs, 1)[0]
             trial.quantization_error = quantization.quantize(

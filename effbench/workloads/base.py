@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from effbench.core.cell import Cell, Trial
+from effbench.core.parallel import NONE, Parallel
 from effbench.measure import flops, gradients
 from effbench.measure.accuracy import Comparison
 from effbench.measure.samples import Timing
 from effbench.measure.timing import Timer
+from effbench.models.build import build_module
 from effbench.models.inputs import Args, Batch, Inputs, KeptInputs, Kwargs, Step, make_inputs
 from effbench.models.spec import InputSpec
 from effbench.modes.base import Example, Mode, Prepared
 from effbench.workloads import state
+from effbench.workloads.endings import GradientAttempts
 
 Specs = Mapping[str, InputSpec]
 
@@ -61,6 +64,37 @@ def to_channels_last(tensor: Tensor) -> Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
 
+def finish_building(module: nn.Module, cell: Cell, specs: Specs) -> None:
+    """Make the weights that the first call makes, and set the memory format."""
+    if any(map(nn.parameter.is_lazy, module.parameters())):
+        args, kwargs = make_sets(cell, specs, 1)[0]
+        for attempt in GradientAttempts():
+            with attempt:
+                module(*args, **kwargs)
+    if cell.numerics.get("channels_last"):
+        module._apply(to_channels_last)
+
+
+def unsplittable(cell: Cell, mode: Mode) -> str | None:
+    """Return why the mode cannot run this cell on several devices, or None."""
+    parallel = Parallel.parse(cell.parallel or NONE)
+    if parallel is None:
+        return None
+    wanted = "training" if parallel.has_own_batches else "inference"
+    setting = f"parallel={cell.parallel}"
+    if cell.phase != wanted:
+        return f"{setting} supports phase={wanted}, not phase={cell.phase}"
+    if cell.stream is not None:
+        return f"{setting} does not support streams"
+    if cell.numerics.get("quantize"):
+        return f"{setting} does not support numerics.quantize"
+    if not mode.splits:
+        return f"the mode {cell.mode_name} does not support {setting}"
+    if getattr(mode, "regional", False):
+        return f"mode.regional does not support {setting}: it copies the module"
+    return None
+
+
 @dataclass(frozen=True)
 class InputSets:
     """Inputs on the device. `timed`: those of the calls of a pass, in order; `checked`: those whose
@@ -77,9 +111,10 @@ class Workload(ABC):
     `specs`: the inputs of the module by name. `check_steps`: training steps to compare. `step`:
     what is timed, once it is prepared. `ran`: the module that the step runs, which may be a copy.
     `initial`: the module's initial state, as far as eager changes it. `written`: inputs that the
-    step writes to; `kept`: their values. `degraded`: which effect of eager's calls
-    the mode lacks, or why the figures are not those that the cell asks for; None after an ok trial.
-    `grad_mode`: how all calls record gradients.
+    step writes to; `kept`: their values. `parallel`: how the module is split, once it is;
+    `whole_initial`: the initial state before that. `rank_flops`: of each rank's calls then.
+    `degraded`: which effect of eager's calls the mode lacks, or why the figures are not those that
+    the cell asks for; None after an ok trial. `grad_mode`: how all calls record gradients.
     """
 
     cell: Cell
@@ -108,6 +143,9 @@ class Workload(ABC):
         self.initial: state.State = {}
         self.written: set[str] = set()
         self.kept = KeptInputs([])
+        self.parallel: Parallel | None = None
+        self.whole_initial: state.State = {}
+        self.rank_flops = 0
         self.degraded: str | None = None
         self.grad_mode = gradients.GRAD
 
@@ -116,7 +154,9 @@ class Workload(ABC):
     @classmethod
     def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
         """Return why the mode cannot run this workload, or None."""
-        return None
+        if cell.parallel is None:
+            return None
+        return unsplittable(cell, mode)
 
     def batch(self) -> Batch:
         """Return the batch sizes of the calls, and the dimension of each input that they vary."""
@@ -126,6 +166,43 @@ class Workload(ABC):
         """Set the inputs. `sets`: how many with other values there are."""
         made = make_sets(self.cell, self.specs, sets)
         self.inputs = InputSets(made, made)
+
+    # --- several devices
+
+    def split(self, parallel: Parallel) -> None:
+        """Split the module over the ranks of the process group, after `take_reference`, and make
+        again what depends on its parameters. Calls start in the initial state. Raises
+        UnsupportedError if the module cannot be split."""
+        from effbench.models import parallel as models_parallel
+
+        with suppress(Exception), self.context():  # the counter may lack an operator
+            self.rank_flops = self.count_flops(*copies(self.inputs.checked[0]))
+        if not parallel.has_own_batches:
+            self.rank_flops //= parallel.size
+        self.parallel = parallel
+        self.whole_initial = dict(self.initial)
+        with gradients.outside_inference_mode():
+            models_parallel.split(self.module, parallel, self.device)
+
+    def unsplit(self) -> Self:
+        """Return this workload with a module that is not split, built again if necessary."""
+        if self.parallel is None:
+            return self
+        dtype = getattr(torch, self.cell.dtype)
+        with gradients.outside_inference_mode(), torch.enable_grad():
+            module = build_module(self.cell.model["module"], dtype, self.device, self.seed)
+            finish_building(module, self.cell, self.specs)
+            other = type(self)(
+                self.cell,
+                self.mode,
+                module,
+                self.trial,
+                self.specs,
+                self.check_steps,
+            )
+        other.inputs = self.inputs
+        other.initial = self.whole_initial
+        return other
 
     # --- calls
 
@@ -209,7 +286,9 @@ class Workload(ABC):
         return timer.latency(budget_s)
 
     def count_flops(self, args: Args, kwargs: Kwargs) -> int:
-        """Count the FLOPs of one eager call."""
+        """Count the FLOPs of one eager call; of this rank's part of it if ranks share it."""
+        if self.parallel is not None:
+            return self.rank_flops
         return flops.count(self.module, args, kwargs)
 
     def figures(self, latency_ms: float) -> dict[str, Any]:

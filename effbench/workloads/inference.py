@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from effbench.core.cell import Status
+from effbench.core.parallel import Parallel
 from effbench.core.printable import describe
 from effbench.measure import gradients, timing
 from effbench.measure.accuracy import Parts, not_finite, parts, tensors
@@ -25,6 +26,11 @@ from effbench.workloads.endings import (
     without_float64,
 )
 from effbench.workloads.state import StateName
+
+#: Why a module that ranks share is not called in inference mode.
+GATHERS = (
+    "inference mode: torch gathers the inputs of layers that have a bias and are split by rows"
+)
 
 
 class Inference(Workload):
@@ -98,6 +104,28 @@ class Inference(Workload):
         if reason is None:
             return None
         return f"inference mode: {reason.replace('differs from eager', 'differs from no_grad')}"
+
+    # --- several devices
+
+    def split(self, parallel: Parallel) -> None:
+        super().split(parallel)
+        is_automatic = self.cell.numerics.get("grad_mode", gradients.AUTO) == gradients.AUTO
+        if is_automatic and self.grad_mode == gradients.INFERENCE:
+            self.grad_mode = self.trial.extra["grad_mode"] = gradients.NO_GRAD
+            self.trial.extra["grad_mode_reason"] = GATHERS
+        current = state.read(self.module, self.initial)
+        for name, value in self.whole_initial.items():
+            self.initial[name] = state.part_of_rank(value, current[name])
+        self.references[-1] = self.own_part(self.references[-1])
+        self.intact = state.Watch(self.module, self.intact.state.keys())
+
+    def own_part(self, result: Parts) -> Parts:
+        """Return an unsplit module's result with this rank's part of the state that is split."""
+        if self.parallel is None:
+            return result
+        current = state.read(self.module, self.initial)
+        values = {str(name): value for name, value in current.items()}
+        return {name: state.part_of_rank(value, values.get(name)) for name, value in result.items()}
 
     # --- comparison with eager
 
@@ -249,9 +277,11 @@ class Inference(Workload):
         changed = self.intact.changed(self.intact.state)
         if changed:
             raise ValueError(f"{min(changed)} has changed since eager's calls")
+        unsplit = self.unsplit()
         with gradients.outside_inference_mode():
-            module = quantization.double(self.module)
-        yield from self.follow(module, module, self.inputs.checked, torch.float64)
+            module = quantization.double(unsplit.module)
+        for result in unsplit.follow(module, module, self.inputs.checked, torch.float64):
+            yield self.own_part(result)
 
     def refuse_own_state(self) -> None:
         """Raise Ended if the mode has its own copy of a buffer that eager's outputs depend on.

@@ -63,6 +63,7 @@ def replace(module: nn.Module, name: StateName, value: Any) -> None:
 def mark(value: Any) -> Any:
     """Return what differs once a value was written or replaced: version and address of a tensor, or
     a plain value. None if this cannot be told."""
+    value = local(value)
     if is_dense(value) and not value.is_inference():
         return (value._version, value.data_ptr())
     return value if isinstance(value, PLAIN) else None
@@ -89,9 +90,21 @@ class Watch:
         restore(self.module, {name: saved[name] for name in self.changed(saved)}, device)
 
 
+def is_split(value: Any) -> bool:
+    """Return whether the value is a DTensor, which the ranks of the process group share."""
+    return hasattr(value, "full_tensor")
+
+
+def local(value: Any) -> Any:
+    """Return this rank's part of a DTensor, or any other value itself."""
+    return value.to_local() if is_split(value) else value
+
+
 def is_dense(value: Any) -> bool:
     """Return whether the value is a tensor that can be copied and compared; not every operator
     supports others."""
+    if is_split(value):
+        return True
     if type(value) not in (Tensor, nn.Parameter):
         return False
     return value.layout is torch.strided and not (value.is_nested or value.is_quantized)
@@ -99,7 +112,7 @@ def is_dense(value: Any) -> bool:
 
 def save(module: nn.Module, names: Container[StateName] | None = None) -> State:
     """Return copies in host memory of the dense tensors and plain values with these names (None:
-    all), not of lists or objects."""
+    all), not of lists or objects. Tensors that ranks share are whole."""
     saved = {
         name: value
         for name, value in read(module, names).items()
@@ -134,6 +147,8 @@ def is_restored(current: Any, value: Any) -> bool:
         return False
     if current.shape != value.shape:
         return False
+    if is_split(current):
+        value = split_like(value, current)
     try:
         current.copy_(value)
     except RuntimeError:  # its elements share memory, or it is an inference tensor
@@ -164,10 +179,36 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def split_like(value: Tensor, current: Any) -> Tensor:
+    """Return the whole `value` split as the `current` one is."""
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(
+        value.to(current.device),
+        current.device_mesh,
+        current.placements,
+        src_data_rank=None,  # each rank has the whole value
+    )
+
+
+def part_of_rank(value: Any, current: Any) -> Any:
+    """Return the part of the whole `value` that this rank has in place of the `current` one. A
+    value that is no tensor, or has the same shape, stays as it is."""
+    if isinstance(value, Tensor) and isinstance(current, Tensor):
+        rank = torch.distributed.get_rank()
+        for dim, size in enumerate(current.shape):
+            if value.shape[dim] != size:
+                value = value.narrow(dim, rank * size, size)
+    return value
+
+
 def on_host(values: Mapping[Name, Any]) -> dict[Name, Any]:
-    """Return the values with tensors copied to host memory."""
+    """Return the values with tensors copied to host memory. Tensors that ranks share become
+    whole, to which all ranks contribute."""
     copied = {}
     for name, value in values.items():
+        if is_split(value):
+            value = value.detach().full_tensor()
         if isinstance(value, Tensor):
             value = value.detach().to("cpu", copy=True)
         copied[name] = value

@@ -46,7 +46,7 @@ class StreamCalls(Inference):
                 "this mode has one static shape, but a stream has many: use one size (stream=none),"
                 " or bucketed-graph for many batch sizes"
             )
-        return None
+        return super().unsupported(cell, mode)
 
     def batch(self) -> Batch:
         return Batch.of(self.specs, (self.cell.stream or {})["sizes"])

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from effbench.core.cell import Cell, Status
 from effbench.core.errors import UnsupportedError
+from effbench.core.parallel import Parallel, ParallelKind
 from effbench.measure import flops
 from effbench.measure.accuracy import not_finite
 from effbench.measure.training_accuracy import (
@@ -47,6 +48,8 @@ RANDOM = (
     "; eager's loss depends on the random seed, so no mode can be compared with it: switch off what"
     " is random in your module; for example, set its dropout to 0, such as model.module.dropout=0"
 )
+#: Steps in which DistributedDataParallel arranges and times its collectives.
+UNCAPTURED = 11
 #: How many other seeds are tried. A kernel that adds in another order may change a few losses.
 OTHER_SEEDS = 8
 #: Relative rounding error of a loss in float32.
@@ -66,7 +69,7 @@ class TrainingSettings:
 
 class TrainingSteps(Workload):
     """Training steps over the module. `initial`: its whole state, except parameters that stay
-    frozen."""
+    frozen. `wrapped`: the module with averaged gradients, or the module itself."""
 
     reference: Trajectory
 
@@ -78,9 +81,8 @@ class TrainingSteps(Workload):
         dropout_off = dropout.switch_off(self.module)
         if dropout_off:
             self.trial.extra["dropout_off"] = dropout_off
-        self.parameters = {
-            name: value for name, value in self.module.named_parameters() if value.requires_grad
-        }
+        self.wrapped = self.module
+        self.parameters = self.trained()
         if not self.parameters:
             raise UnsupportedError(
                 "nothing to train: no parameter of the module requires a gradient"
@@ -93,7 +95,12 @@ class TrainingSteps(Workload):
     def unsupported(cls, cell: Cell, mode: Mode) -> str | None:
         if cell.numerics.get("quantize"):
             return "numerics.quantize does not support phase=training"
-        return None
+        return super().unsupported(cell, mode)
+
+    def trained(self) -> dict[str, Tensor]:
+        """Return the parameters that require gradients by name."""
+        named = self.module.named_parameters()
+        return {name: value for name, value in named if value.requires_grad}
 
     def new_optimizer(self, parameters: dict[str, Tensor]) -> torch.optim.Optimizer:
         """Return an optimizer, whose step may become part of a CUDA graph. Raises UnsupportedError
@@ -117,6 +124,24 @@ class TrainingSteps(Workload):
         warnings.filterwarnings("ignore", message=".*capturable=True.*")
         return OPTIMIZERS[name](parameters.values(), lr=self.settings.lr, **flags)
 
+    # --- several devices
+
+    def split(self, parallel: Parallel) -> None:
+        from effbench.models.parallel import data_parallel
+
+        super().split(parallel)
+        if parallel.kind is ParallelKind.DATA:
+            has_unused = self.parameters.keys() != self.reference.last.keys()
+            self.wrapped = data_parallel(self.module, self.device, has_unused)
+        self.parameters = self.trained()
+        self.optimizer = self.new_optimizer(self.parameters)
+        self.restore()
+
+    def unsplit(self) -> TrainingSteps:
+        other = super().unsplit()
+        other.reference = self.reference
+        return other
+
     # --- state
 
     @property
@@ -138,9 +163,22 @@ class TrainingSteps(Workload):
     # --- steps
 
     def make_step(self, example: Example) -> Prepared:
-        forward = self.mode.prepare_forward(self.module, example)
+        forward = self.mode.prepare_forward(self.wrapped, example)
         prepared = dataclasses.replace(forward, step=self.step_over(forward.step), copy_inputs=None)
+        if self.wrapped is not self.module:
+            prepared = dataclasses.replace(prepared, module=self.module)
+            if self.mode.captures_step:
+                self.settle(prepared.step, example)
         return self.mode.prepare_step(prepared, example)
+
+    def settle(self, step: Step, example: Example) -> None:
+        """Make the first steps with averaged gradients, which a CUDA graph cannot capture."""
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            for _ in range(UNCAPTURED):
+                step(*example.args, **example.kwargs)
+        torch.cuda.current_stream(self.device).wait_stream(stream)
 
     def step_over(self, forward: Callable[..., Any]) -> Callable[..., Tensor]:
         """Return a training step that calls `forward`. It returns the loss before the update, a
@@ -260,16 +298,17 @@ class TrainingSteps(Workload):
         }
         self.trial.extra["training"] = facts
         # not even float64 can judge other random numbers
-        if reason is not None and self.is_random():
+        if reason is not None and self.unsplit().is_random():
             reason = f"{reason}{RANDOM}"
         elif reason is not None and verdict.only_values:
             facts["judged_by_float64"] = True
             last = self.check_steps - 1
             try:
+                unsplit = self.unsplit()
                 reason = comparison.far_from_float64(
-                    self.exact(start, 0),
-                    self.exact(trajectory.before, last),
-                    self.exact(self.reference.before, last),
+                    unsplit.exact(start, 0),
+                    unsplit.exact(trajectory.before, last),
+                    unsplit.exact(self.reference.before, last),
                 )
             except Exception as error:  # a module may raise anything in an unexpected dtype
                 reason = without_float64(str(reason), error)
@@ -315,6 +354,8 @@ class TrainingSteps(Workload):
     # --- figures
 
     def count_flops(self, args: Args, kwargs: Kwargs) -> int:
+        if self.parallel is not None:
+            return self.rank_flops
         return flops.count_call(self.step_over(self.module), args, kwargs)
 
     def unpaired(self) -> str | None:

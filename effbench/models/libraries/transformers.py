@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from effbench.models import build, libraries
 from effbench.models.cache import CacheSize, KeyValueCache
 from effbench.models.presets import PRESETS, Preset
 from effbench.models.weights import wake
+
+if TYPE_CHECKING:
+    from effbench.models.parallel import Plan
 
 transformers = libraries.load("transformers")
 from transformers.cache_utils import Cache, StaticLayer  # noqa: E402
@@ -247,6 +250,15 @@ class Decoder(nn.Module):
         for layer in layers:
             _, heads, _, key_width = layer.keys.shape
             self.caches.append(KeyValueCache(size, heads, key_width, layer.values.shape[-1]))
+
+    def tensor_parallel_plan(self) -> Plan:
+        """Split the heads of the caches if the network splits those of its keys."""
+        from effbench.models.parallel import CacheHeads
+
+        for name, style in self.model.tp_plan.items():
+            if name.endswith(".k_proj") and style == "colwise":
+                return {"caches.*": CacheHeads()}
+        return {}
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
         # token [B, T], position [T] -> logits of the last token [B, 1, V]
