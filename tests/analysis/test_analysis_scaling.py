@@ -6,7 +6,7 @@ import pytest
 from made_sweeps import a_cell, environment, steps
 
 from effbench import results
-from effbench.analysis.cell_pairs import Request, pairs_for
+from effbench.analysis.cell_pairs import pairs_for
 from effbench.analysis.scaling import scalings_of
 from effbench.core.labels import label_rows
 from effbench.store import Store
@@ -146,9 +146,9 @@ def test_failures_name_the_value(swept, effbench):
 
 
 def test_explain_takes_one_device_as_none(made, swept):
-    sides = {"parallel": "none"}, {"parallel": "tp2"}
+    sides = [{"sweep": swept, "parallel": parallel} for parallel in ("none", "tp2")]
     with Store.open(made.path) as store:
-        (pair,) = pairs_for(store, Request(*sides, common={"sweep": swept}))
+        (pair,) = pairs_for(store, *sides)
     assert (pair.first_name, pair.second_name) == ("parallel=none", "parallel=tp2")
 
 
