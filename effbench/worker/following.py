@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from effbench.core.message import Json
-from effbench.core.parallel import Parallel
 from effbench.core.printable import describe
 from effbench.measure import memory, timing
 from effbench.measure.led_step import FollowedOrders, OrderKind
@@ -28,8 +27,7 @@ class FollowingTrial(RunningTrial):
         """Build what the leader builds. If each rank has batches of its own, those that are timed
         are others."""
         super().build()
-        parallel = Parallel.parse(str(self.cell.parallel))
-        if parallel is not None and parallel.has_own_batches:
+        if self.parallel is not None and self.parallel.has_own_batches:
             seed = self.cell.numerics.get("seed", 0) + RANK_SEED * self.ranks.rank
             cell = replace(self.cell, numerics={**self.cell.numerics, "seed": seed})
             workload = self.workload

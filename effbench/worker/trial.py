@@ -25,7 +25,7 @@ from effbench.core.cell import Cell, Status, mode_settings
 from effbench.core.cores import physical_cores
 from effbench.core.errors import UnsupportedError
 from effbench.core.message import DEVICE_PHASE, LOST, RANKS, Json, MessagePipe, TrialRequest
-from effbench.core.parallel import Parallel
+from effbench.core.parallel import NONE, Parallel
 from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
 from effbench.measure.gpu import Gpu
@@ -116,6 +116,7 @@ class RunningTrial:
         self.rules = context.rules
         self.trial = context.trial
         self.ranks = context.ranks
+        self.parallel = Parallel.parse(self.cell.parallel or NONE)
         self.device = context.device
         self.on_cuda = context.on_cuda
         self.synchronize = timing.synchronizer(context.device)
@@ -133,9 +134,10 @@ class RunningTrial:
         with self.observer:
             with self.context.phase("check"):
                 self.workload.take_reference()
-            if self.cell.parallel is not None:
+            if self.parallel is not None:
                 with self.context.phase("split"):
-                    self.split(Parallel.parse(self.cell.parallel))
+                    self.workload.split(self.parallel)
+                    self.ranks.barrier()
             with self.workload.context():  # eager's calls have shown which one the module allows
                 self.measure()
         self.conclude()
@@ -237,13 +239,6 @@ class RunningTrial:
         self.workload.make_inputs(self.rules.input_sets)
         self.synchronize()
         trial.build_peak_allocated_bytes, _ = memory.peaks(self.device)
-
-    def split(self, parallel: Parallel | None) -> None:
-        """Split the module over the ranks, and wait for all of them."""
-        split = getattr(self.workload, "split", None)
-        if split is not None:
-            split(parallel)
-        self.ranks.barrier()
 
     def prepare_and_check(self) -> None:
         """Prepare the mode's step, and compare its results with eager's."""
