@@ -77,10 +77,10 @@ def attempts(stop: threading.Event) -> Iterator[bool]:
 class ServerRequest:
     """A task in a child of the server. `begun`: the phases in the order in which they began, and
     None at its end; `ForkServer.phases` takes them. `outcome`: the message `ended`, or {"died":
-    reason} if the server ended. `phases_begun`: number of its own phases; `ended_s`: of the
-    monotonic clock; `waited_s`: for how long it waited for the other member of its
-    duet, which does not count towards its timeout. `rank_name`: of the rank that failed alone,
-    for its reason; `explanation`: why it timed out."""
+    reason} if the server ended. `phases_begun`: the number of its own phases; `ended_s`: when it
+    ended, by the monotonic clock. `waited_s`: for how long it waited for the other member of its
+    duet, which does not count towards its timeout. `rank_name`: of the rank of a trial, if it alone
+    failed; `explanation`: why it timed out."""
 
     id: str
     begun: SimpleQueue[str | None] = field(default_factory=SimpleQueue)

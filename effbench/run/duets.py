@@ -25,7 +25,7 @@ from effbench.stats.significance import (
 
 def allows_duet(cell: Cell) -> bool:
     """Return whether the cell's calls can alternate with those of another process: a training step,
-    a request and a stream are timed as a whole, and `parallel` has calls that alternate already."""
+    a request and a stream are timed as a whole, and those of several ranks are led by one."""
     if cell.parallel is not None or cell.phase != "inference":
         return False
     return cell.stream is None and cell.generate is None

@@ -122,7 +122,7 @@ class Ranks:
     ) -> Self:
         """Start a process on each slot of a rank. `env`: of all; `place`: of the leader."""
         size = len(slot.ranks)
-        caches = request.cache_dir or ""
+        caches = str(request.cache_dir)
         ranks = []
         for number, own in enumerate(slot.ranks):
             asked = replace(
@@ -185,6 +185,7 @@ class Ranks:
         """Kill all ranks, after they have printed their stacks."""
         self.timed_out_s = timeout_s
         for rank in self.running():
+            rank.was_killed = True  # the signal ends one that does not handle it yet
             pid = rank.task.pid
             if pid is not None:
                 rank.was_stopped = processes.is_stopped(pid)
@@ -216,20 +217,16 @@ class Ranks:
     def late(self) -> ServerRequest:
         """Return the task of the rank for which the others waited until the trial timed out; the
         leader's if that is unknown."""
-        rank = self.missing()
-        if rank is None:
-            places = dict.fromkeys(filter(None, [rank.place for rank in self.ranks]))
-            explanation = " and ".join(places)
-            if explanation:
-                explanation = f"the ranks are at {explanation}"
-        else:
-            explanation = f"{rank.name} did not arrive"
-            if rank.was_stopped:
+        missing = self.missing()
+        explanation = ""
+        if missing is not None:
+            explanation = f"{missing.name} did not arrive"
+            if missing.was_stopped:
                 explanation += "; it is stopped"
-            elif rank.place:
-                explanation += f"; it is at {rank.place}"
+            elif missing.place:
+                explanation += f"; it is at {missing.place}"
         logs = [f"{rank.name}:\n{rank.task.outcome.get('log') or ''}" for rank in self.ranks]
-        task = (rank or self.leader).task
+        task = (missing or self.leader).task
         task.outcome["log"] = "\n".join(logs)
         task.timed_out_s = self.timed_out_s
         task.explanation = explanation

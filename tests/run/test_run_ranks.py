@@ -260,12 +260,17 @@ SIGNAL = "import os, signal, time\nos.kill(os.getpid(), signal.{})\ntime.sleep(1
             "not done after 1 s (in check): rank 1 of 2 did not arrive; it is stopped",
         ),
         (
+            "import signal, time\nsignal.signal(signal.SIGUSR1, signal.SIG_DFL)\ntime.sleep(1000)",
+            "timeout",
+            "not done after 1 s (in check)",
+        ),
+        (
             "import time\ndef forward():\n    time.sleep(1000)\nforward()",
             "timeout",
             "rank 1 of 2 did not arrive; it is at net.py:3 in forward",
         ),
     ],
-    ids=["killed", "exits", "stopped", "hangs"],
+    ids=["killed", "exits", "stopped", "has no stack", "hangs"],
 )
 def test_a_rank_that_does_not_arrive_ends_the_trial_and_nothing_is_left(
     play_server, tmp_path, wait_gone, code, status, reason

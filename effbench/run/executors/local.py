@@ -48,7 +48,7 @@ from effbench.store.store import Store
 
 #: Phases of a trial's wall time that are not overhead. All others are, among them the pairs and
 #: waiting for a foreign program on the GPU.
-PHASES = ("build", "prepare", "check", "warmup", "timing", "profile")
+PHASES = ("build", "split", "prepare", "check", "warmup", "timing", "profile")
 #: How a trial ends if the harness failed.
 FAILURES = (Status.ERROR, Status.CRASHED, Status.OOM)
 #: Trials in a row without an undisturbed moment after which a sweep stops waiting for one.
