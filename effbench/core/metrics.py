@@ -218,15 +218,15 @@ class TrialFigures:
         unit="ms",
         compare="ratio",
         combine="median",
-        help="time per call in which kernels of collectives ran, which includes waiting for other"
-        " ranks; from a profiled pass on the GPU of rank 0",
+        help="time per call in which collectives ran, which includes waiting for other ranks; from"
+        " a profiled pass on rank 0",
     )
     exposed_collective_ms: Number = metric(
         "exposed collectives",
         unit="ms",
         compare="ratio",
         combine="median",
-        help="the part of `collective_ms` in which no other kernel ran",
+        help="the part of `collective_ms` in which no other kernel or operator ran",
     )
     rank_spread_ms: Number = metric(
         "spread of ranks",
