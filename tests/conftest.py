@@ -433,6 +433,12 @@ def workshop() -> Cli:
     return Cli(workshop_folder())
 
 
+@pytest.fixture(scope="session")
+def on_shared_server(workshop: Cli) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Makes a context in which sweeps of this process run on the fork server of `workshop`."""
+    return functools.partial(lasting_servers, workshop.folder)
+
+
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
     """`effbench` in an empty folder."""

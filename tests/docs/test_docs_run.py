@@ -14,7 +14,6 @@ import pytest
 import effbench
 from effbench.cli import main as cli
 from effbench.render.site.pages import charts
-from effbench.run import client, pool
 from effbench.store import Store
 
 PAGES = ("how-to/your-model.md", "how-to/train.md", "reference/modes.md", "reference/extending.md")
@@ -29,24 +28,20 @@ FAST = [
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory, inductor_cache):
-    """A folder with the files that the pages show, as the working directory, and one fork server
-    for all sweeps."""
+def here(tmp_path_factory, inductor_cache, workshop, on_shared_server):
+    """A folder with the files that the pages show, as the working directory; the fork server of all
+    sweeps finds them too."""
     folder = tmp_path_factory.mktemp("run")
-    pages.write_files(folder)
+    for place in (folder, workshop.folder):
+        pages.write_files(place)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(tempfile, "tempdir", str(folder))  # locks: no other effbench keeps us waiting
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", inductor_cache)
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        server = client.ForkServer()
-        for module in (client, pool):
-            patch.setattr(module, "ForkServer", lambda **given: server)
-        really_close = server.close
-        server.close = lambda: None
-        yield folder
-        really_close()
+        with on_shared_server():
+            yield folder
 
 
 def sweeps(page):
