@@ -35,6 +35,8 @@ EXPECTED = {
 )
 def test_each_failure_names_its_rank_and_leaves_no_process(cli, wait_gone, names):
     shutil.copy(Path(__file__).parent / "failing_ranks.py", cli.folder / "ranks.py")
+    pids = cli.folder / "pids"
+    pids.mkdir()
     targets = ",".join(f"ranks.{name}" for name in names)
     done = cli.sweep(
         "model=custom",
@@ -52,7 +54,7 @@ def test_each_failure_names_its_rank_and_leaves_no_process(cli, wait_gone, names
         assert ended[name]["status"] == status, reason
         for part in parts:
             assert part in reason
-    pids = (cli.folder / "pids").read_text().split()
-    assert len(pids) == 2 * len(names)
-    for pid in pids:
-        wait_gone(int(pid))
+    left = [int(file.name) for file in pids.iterdir()]
+    assert len(left) == 2 * len(names)
+    for pid in left:
+        wait_gone(pid)
