@@ -29,6 +29,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from effbench.core.errors import UnsupportedError
@@ -100,6 +101,28 @@ def data_parallel(
 
 
 # --- tensor parallel
+
+
+class Communication(TorchDispatchMode):
+    """Notes whether collectives are called in this context. `seen`: whether any was."""
+
+    seen = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func.namespace in ("c10d", "_c10d_functional"):
+            self.seen = True
+        return func(*args, **(kwargs or {}))
+
+
+def has_parts(module: nn.Module) -> bool:
+    """Return whether a rank has only a part of some parameter."""
+    return any(isinstance(parameter, DTensor) for parameter in module.parameters())
 
 
 def split_layers(module: nn.Module, mesh: DeviceMesh) -> None:

@@ -175,12 +175,16 @@ class Workload(ABC):
         UnsupportedError if the module cannot be split."""
         from effbench.models import parallel as models_parallel
 
-        with suppress(Exception), self.context():  # the counter may lack an operator
+        communication = models_parallel.Communication()
+        # the counter may lack an operator
+        with suppress(Exception), self.context(), communication:
             self.rank_flops = self.count_flops(*copies(self.inputs.checked[0]))
-        if not parallel.has_own_batches:
-            self.rank_flops //= parallel.size
         self.parallel = parallel
         self.whole_initial = dict(self.initial)
+        if not parallel.has_own_batches:
+            if communication.seen or models_parallel.has_parts(self.module):
+                return  # the module is tensor parallel by itself
+            self.rank_flops //= parallel.size
         with gradients.outside_inference_mode():
             models_parallel.split(self.module, parallel, self.device)
 

@@ -85,13 +85,14 @@ class Halves(nn.Module):
         return output
 
 
-class Twice(Mode):
-    """Calls the module twice: half as fast as eager."""
+class Often(Mode):
+    """Calls the module four times."""
 
     def prepare(self, module, example):
         def step(*given):
-            module(*given)
-            return module(*given)
+            for _ in range(4):
+                output = module(*given)
+            return output
 
         return Prepared(step)
 
@@ -99,7 +100,7 @@ class Twice(Mode):
 @pytest.fixture(scope="module")
 def both():
     """The records of both ranks of a trial with everything."""
-    mode = {"name": "own", "_target_": target_of(Twice)}
+    mode = {"name": "own", "_target_": target_of(Often)}
     return run_ranks(cell_of(Halves, mode), protocol={**PROTOCOL, "profile": True}, baseline=EAGER)
 
 
@@ -121,7 +122,8 @@ def test_a_call_ends_when_the_slowest_rank_is_done(both):
 def test_the_baseline_and_the_mode_alternate_on_all_ranks(both):
     leader, _ = both
     assert "no_pairs" not in leader.extra
-    assert leader.pair_speedup == pytest.approx(0.5, rel=0.5)
+    assert leader.pairs > 0
+    assert leader.pair_speedup < 1.0, "eager calls the module once, and the mode several times"
 
 
 def test_the_trace_shows_collectives(both):
@@ -136,7 +138,8 @@ def test_the_followers_announce_the_leaders_phases(both):
 
 
 class Trouble(nn.Module):
-    """While it is timed, rank 1 does `what`. The ranks share their results if `shares` is true."""
+    """While it is timed, rank 1 does `what`. If `shares` is false, the ranks
+    do not share their results meanwhile."""
 
     what = staticmethod(lambda: None)
     shares = True
@@ -149,7 +152,7 @@ class Trouble(nn.Module):
         output = self.layer(x)
         if dist.get_rank() == 1 and "timing" in PHASES:
             Trouble.what()
-        if Trouble.shares:
+        if Trouble.shares or "timing" not in PHASES:
             dist.all_reduce(output)
         return output
 
