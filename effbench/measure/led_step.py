@@ -271,10 +271,11 @@ class FollowedOrders:
         self.words[self.taken_place] = self.taken
         if self.complete is None:
             self.note_end()
+            return
         # nobody waits for a call that another one follows immediately
-        elif self.next() is None:
+        self.is_pending = self.next() is None
+        if self.is_pending:
             self.complete.record()
-            self.is_pending = True
 
     def poll(self) -> None:
         """Note the end of the newest call, if it has just been completed on the device."""
