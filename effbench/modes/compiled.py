@@ -12,7 +12,7 @@ from torch import nn
 from effbench.models.inputs import Step
 from effbench.modes.base import Example, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.inductor import autotunes, mode_options
-from effbench.modes.selective import compile_blocks
+from effbench.modes.selective import compile_blocks, compile_forwards, sharded_parts
 
 MARKED = "marked"
 Dynamic = Literal[None, True, False, "marked"]
@@ -87,6 +87,11 @@ class Compiled(TracedMode):
         settings = self.tracing() | {"options": self.options or None}
         if self.regional:
             return compile_blocks(module, self.regional, **settings)
+        sharded = sharded_parts(module)
+        for kind, parts in sharded.items():  # Dynamo skips modules with FSDP's hooks
+            compile_forwards(parts, kind, settings)
+        if sharded:
+            return Prepared(module, module=module)
         return Prepared(torch.compile(module, **settings), module=module)
 
 

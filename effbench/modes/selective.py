@@ -27,24 +27,41 @@ Parts = dict[str, nn.Module]
 def compile_blocks(module: nn.Module, regional: bool | str, **settings: Any) -> Prepared:
     """Return a copy of `module` whose blocks are compiled. `regional`: the name of their class, or
     true to choose the class; `settings`: arguments of torch.compile. Raises ConfigError for an
-    unknown name, UnsupportedError if there are no blocks.
-
-    All blocks share one code object, so that Dynamo recompiles only differences. It caches by code
-    object and does not start in torch's own code, such as nn.Linear's forward, so each forward is
-    wrapped in a function.
-    """
+    unknown name, UnsupportedError if there are no blocks."""
     copied = shared_weight_copy(module)
     kind = regional if isinstance(regional, str) else class_of_blocks(copied)
     blocks = blocks_of(copied, kind)
-    functions = [own_function(block.forward, f"{kind}_forward") for block in blocks.values()]
-    for block, function in zip(blocks.values(), functions, strict=True):
-        function.__code__ = functions[0].__code__
-        block.forward = torch.compile(function, **settings)  # type: ignore[method-assign]
+    compile_forwards(list(blocks.values()), kind, settings)
     return Prepared(
         copied,
         facts={"region": kind, "compiled_modules": list(blocks)},
         module=copied,
     )
+
+
+def compile_forwards(blocks: Sequence[nn.Module], kind: str, settings: dict[str, Any]) -> None:
+    """Compile the forwards of modules of the class `kind` in place, without their hooks.
+
+    All blocks share one code object, so that Dynamo recompiles only differences. It caches by code
+    object and does not start in torch's own code, such as nn.Linear's forward, so each forward is
+    wrapped in a function.
+    """
+    functions = [own_function(block.forward, f"{kind}_forward") for block in blocks]
+    for block, function in zip(blocks, functions, strict=True):
+        function.__code__ = functions[0].__code__
+        block.forward = torch.compile(function, **settings)  # type: ignore[method-assign]
+
+
+def sharded_parts(module: nn.Module) -> dict[str, list[nn.Module]]:
+    """Return the modules whose weights FSDP gathers and frees in hooks, by class."""
+    parts = defaultdict(list)
+    if torch.distributed.is_available():
+        from torch.distributed.fsdp import FSDPModule
+
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                parts[type(part).__name__].append(part)
+    return parts
 
 
 def own_function(forward: Step, name: str) -> Any:

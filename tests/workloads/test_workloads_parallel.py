@@ -203,7 +203,7 @@ class Called:
     and whether the embedding and the head are the same."""
 
     kind: type
-    error: float
+    rel_error: float
     fraction: float
     collectives: dict[str, int]
     is_tied: bool
@@ -261,6 +261,7 @@ def check(kind, parallel, mode=Eager, **more):
     made = workload_with(kind, parallel, mode(), **more)
     with made.context():
         made.check()
+    made.trial.extra["graphs"] = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     made.trial.flops = made.count_flops(*made.inputs.checked[0])
     return made.trial
 
@@ -277,11 +278,12 @@ CHECKED = {
     "tp": partial(check, Counting, TP),
     "ddp": partial(check, Blocks, DDP),
     "fsdp": partial(check, Blocks, FSDP),
-    "traced ddp": partial(check, Blocks, DDP, Traced),
-    "traced fsdp": partial(check, Blocks, FSDP, Traced),
+    "compiled fsdp": partial(check, Blocks, FSDP, Compiled),
 }
-COMPILED = {
-    "aot_eager": partial(call, MODELS["llama decode"], "aot_eager"),
+COMPILED = {"compiled mlp": partial(call, MODELS["mlp"], "aot_eager")}
+SLOW = {
+    **{name: partial(call, case, "inductor") for name, case in MODELS.items()},
+    "traced ddp": partial(check, Blocks, DDP, Traced),
 }
 CASES: dict[str, Callable[[], Any]] = {
     **{name: partial(call, case) for name, case in (MODELS | UNSUPPORTED).items()},
@@ -303,7 +305,7 @@ def attempt(case):
         return traceback.format_exc()
 
 
-def fork_rank(rank, folder):
+def fork_rank(rank, folder, cases):
     """Run the cases in a new process, which writes what it has found to a file of the folder."""
     process = os.fork()
     if process:
@@ -318,22 +320,26 @@ def fork_rank(rank, folder):
             timeout=timedelta(seconds=100),
         )
         results = {}
-        for name, case in CASES.items():
+        for name, case in cases.items():
             results[name] = attempt(case)
             torch._dynamo.reset()
+            torch._dynamo.utils.counters.clear()
         torch.save(results, folder / str(rank))
     finally:
         os._exit(0)
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    """What each rank has found, by case."""
+def run_ranks(folder, cases):
+    """Return what each rank has found, by case."""
     importlib.import_module("effbench.models.libraries.transformers")
-    folder = tmp_path_factory.mktemp("ranks")
-    for process in [fork_rank(rank, folder) for rank in range(RANKS)]:
+    for process in [fork_rank(rank, folder, cases) for rank in range(RANKS)]:
         os.waitpid(process, 0)
     return [torch.load(folder / str(rank), weights_only=False) for rank in range(RANKS)]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return run_ranks(tmp_path_factory.mktemp("ranks"), CASES)
 
 
 # --- what they have found
@@ -343,8 +349,20 @@ def ranks(tmp_path_factory):
 def test_outputs_equal_those_of_the_whole_module(ranks, name):
     for outcome in ranks:
         assert isinstance(outcome[name], Called), outcome[name]
-        assert outcome[name].error < 1e-6
+        assert outcome[name].rel_error < 1e-6
         assert outcome[name].kind is torch.Tensor
+
+
+@pytest.mark.slow
+def test_compiled_outputs_equal_those_of_the_whole_module(tmp_path):
+    for outcome in run_ranks(tmp_path, SLOW):
+        for found in outcome.values():
+            assert isinstance(found, Called | Trial), found
+            assert found.rel_error < 1e-6
+
+
+def test_blocks_are_compiled_without_the_hooks_of_fsdp(ranks):
+    assert ranks[0]["compiled fsdp"].extra["graphs"] >= 2  # the blocks, and the module around them
 
 
 @pytest.mark.parametrize("name", MODELS)
