@@ -97,7 +97,7 @@ def pairs_for(store: Store, first: Words, second: Words) -> list[CellPair]:
     for words in (first, second):
         sides.append({**words, "sweep": find(store, words["sweep"]).id})
     rows = labelled_rows(store, [settings["sweep"] for settings in sides])
-    old, new = ([row for row in rows if has_settings(row, settings)] for settings in sides)
+    old, new = rows_with(rows, sides[0]), rows_with(rows, sides[1])
     differing = {name.partition(".")[0] for name, _ in first.items() ^ second.items()} or {"mode"}
     if first == second:
         pairs = default_pairs(new)
@@ -133,6 +133,10 @@ def default_pairs(results: Iterable[Result]) -> list[CellPair]:
         if references and others:
             pairs.append(CellPair(references[0], others[0]))
     return pairs
+
+
+def rows_with(rows: LabelledResults, settings: Words) -> LabelledResults:
+    return [row for row in rows if has_settings(row, settings)]
 
 
 def has_settings(row: Result, words: Words) -> bool:

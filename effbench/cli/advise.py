@@ -135,23 +135,29 @@ def advise_model(args: argparse.Namespace) -> Advice:
 
 
 def matrix_of(args: argparse.Namespace) -> list[str]:
-    """Return the overrides of the sweep. Raises UsageError unless they name one model and sweep
-    nothing but modes, and no option that selects stored results is given."""
+    """Return the overrides of the sweep. Raises UsageError for words and options that
+    `check_words` refuses."""
     from effbench.config.overrides import parse
 
     models = [word for word in args.words if "=" not in word and not word.startswith("~")]
     overrides = [parse(word) for word in args.words if word not in models]
-    if len(models) != 1 or args.sweep or args.model or not leave_one_model(overrides):
-        raise UsageError(
-            "advise mode measures one model at one batch size, as in effbench advise mode mlp bs=8;"
-            " without MODEL, --sweep SWEEP --model NAME --bs N select stored results"
-        )
+    check_words(args, models, overrides)
     matrix = [f"model={models[0]}"]
     if all(word.key != "mode" for word in overrides):
         matrix.append(f"mode={CANDIDATES}")
     if args.bs:
         matrix.append(f"bs={args.bs}")
     return [*matrix, *options.place_of(args), *(word.text for word in overrides)]
+
+
+def check_words(args: argparse.Namespace, models: Sequence[str], overrides: Sequence[Word]) -> None:
+    """Raise UsageError unless the words name one model and sweep nothing but modes, and no option
+    that selects stored results is given."""
+    if len(models) != 1 or args.sweep or args.model or not leave_one_model(overrides):
+        raise UsageError(
+            "advise mode measures one model at one batch size, as in effbench advise mode mlp bs=8;"
+            " without MODEL, --sweep SWEEP --model NAME --bs N select stored results"
+        )
 
 
 def leave_one_model(overrides: Sequence[Word]) -> bool:

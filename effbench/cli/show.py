@@ -142,10 +142,7 @@ def show(
         console.print(escape(" · ".join(footnotes)), style="dim", highlight=False)
     if table.is_marked:
         console.print_line(escape(explain_marks(rows)), "dim")
-    decided = [row for row in table.rows if row.winners]
-    for case, of_case in grouped(decided, attrgetter("case")).items():
-        console.print_line(escape(f"{case}: {sentence(of_case)}"))
-    for text in [*reasons(rows), *remarks]:
+    for text in [*best_modes(table), *reasons(rows), *remarks]:
         console.print_line(escape(text))
     if METRICS[table.metrics[0]].is_timed:
         print_scaling(console, rows)
@@ -189,6 +186,15 @@ def about(table: SpeedupTable) -> list[str]:
     if metric.better is not Better.NEITHER:
         text += f"; {metric.better} is better"
     return [text]
+
+
+def best_modes(table: SpeedupTable) -> list[str]:
+    """Return a line for each case that has a winner or a tie, with the reason."""
+    decided = [row for row in table.rows if row.winners]
+    lines = []
+    for case, of_case in grouped(decided, attrgetter("case")).items():
+        lines.append(f"{case}: {sentence(of_case)}")
+    return lines
 
 
 def reasons(rows: LabelledResults) -> list[str]:

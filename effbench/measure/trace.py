@@ -165,6 +165,13 @@ def record(
                 if isinstance(step, LedStep):  # the next call begins when all ranks are ready
                     step.sample(0.0)
         events = trace.profiler.kineto_results.events()
+    has_operators = ProfilerActivity.CPU in activities
+    return split_calls(events, calls + 1, has_operators)[1:]
+
+
+def split_calls(events: Iterable[Any], calls: int, has_operators: bool) -> list[Call]:
+    """Return what the profiler recorded in each call, from its events in any order. `calls`: their
+    number; `has_operators`: whether it recorded operators, too. Raises UnsupportedError."""
     host, gpu = [], []
     for event in events:
         start = event.start_ns()
@@ -177,12 +184,12 @@ def record(
     host.sort(key=lambda event: (event.start, -event.end))
     gpu.sort(key=attrgetter("start"))
     nest(host)
-    if ProfilerActivity.CPU in activities:
+    if has_operators:
         wholes = [event for event in host if event.name == CALL]
     else:
-        wholes = synchronised_calls(host, calls + 1)
+        wholes = synchronised_calls(host, calls)
     recorded = []
-    for whole in wholes[1:]:
+    for whole in wholes:
         inside = [event for event in during(whole, host) if event is not whole]
         recorded.append(Call(whole, inside, during(whole, gpu)))
     return recorded

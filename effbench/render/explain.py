@@ -180,13 +180,25 @@ def bar(start_ms: float, end_ms: float, scale: float) -> str:
     return "·" * first + (sign * (last - first) or "▏")
 
 
+def report_lines(reports: Sequence[PairReport]) -> list[str]:
+    """Return a line for each pair that has an explanation, then one for each reason why others have
+    none."""
+    lines = []
+    unknown = []
+    for report in reports:
+        if report.explanation is None:
+            unknown.append(report)
+        else:
+            lines.append(report.sentence)
+    for reason, alike in grouped(unknown, attrgetter("why_not")).items():
+        lines.append(f"{listed([report.pair.cell for report in alike], MOST_CELLS)}: {reason}")
+    return lines
+
+
 def print_reports(reports: Sequence[PairReport], console: Console) -> None:
     """Print a sentence for each pair, and the tables of the first one that has any."""
     explained = [report for report in reports if report.explanation is not None]
-    unknown = [report for report in reports if report.explanation is None]
-    lines = [report.sentence for report in explained]
-    for reason, alike in grouped(unknown, attrgetter("why_not")).items():
-        lines.append(f"{listed([report.pair.cell for report in alike], MOST_CELLS)}: {reason}")
+    lines = report_lines(reports)
     if explained and len(reports) > 1:
         cell = explained[0].pair.cell
         lines.append(f"Tables of {cell}; settings such as bs=8 choose another cell:")

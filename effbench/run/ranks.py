@@ -201,10 +201,7 @@ class Ranks:
         that is and, after a timeout, what it did."""
         if self.timed_out_s is not None and self.leader.task.result is None:
             return self.late()
-        failed = [rank for rank in self.ranks if rank.has_failed]
-        failed.sort(key=lambda rank: (rank.failed_by_another, rank.task.ended_s or 0.0))
-        if self.leader.task.is_measured:  # all ranks had done their part; they only ended badly
-            failed = [rank for rank in failed if rank.has_own_record]
+        failed = self.failed()
         is_common = len(failed) == len(self.ranks) and len({rank.reason for rank in failed}) == 1
         if not failed or is_common:
             return self.leader.task
@@ -213,6 +210,15 @@ class Ranks:
         if is_own and not first.failed_by_another:
             first.task.rank_name = first.name
         return first.task
+
+    def failed(self) -> list[Rank]:
+        """Return the ranks whose failure may be that of the trial: those that did not fail because
+        of another one first, in the order in which they ended."""
+        failed = [rank for rank in self.ranks if rank.has_failed]
+        failed.sort(key=lambda rank: (rank.failed_by_another, rank.task.ended_s or 0.0))
+        if self.leader.task.is_measured:  # all ranks had done their part; they only ended badly
+            failed = [rank for rank in failed if rank.has_own_record]
+        return failed
 
     def late(self) -> ServerRequest:
         """Return the task of the rank for which the others waited until the trial timed out; the
