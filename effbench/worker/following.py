@@ -63,7 +63,7 @@ class FollowingTrial(RunningTrial):
         with timing.no_garbage_collection():
             self.ranks.serve(self.calls, tasks)
 
-    def conclude(self) -> None:
+    def judge(self) -> None:
         """The leader judges the trial."""
 
     # --- tasks

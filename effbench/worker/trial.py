@@ -140,7 +140,7 @@ class RunningTrial:
                     self.ranks.barrier()
             with self.workload.context():  # eager's calls have shown which one the module allows
                 self.measure()
-        self.conclude()
+        self.judge()
 
     def measure(self) -> None:
         """Prepare and time the step, and measure everything else about it."""
@@ -159,9 +159,9 @@ class RunningTrial:
         if step_timer.has_period:
             self.watcher.record(self.trial)
         with self.context.phase("facts"):
-            with self.ranks.together(FACTS) as facts:
+            with self.ranks.together(FACTS) as others:
                 self.take_facts()
-            merge_facts(self.trial, facts)
+            merge_facts(self.trial, others)
         with self.context.phase("check"):
             with self.ranks.together(CHECK) as answers:
                 self.wrong = self.workload.wrong_after_timing()
@@ -174,6 +174,8 @@ class RunningTrial:
                 if self.on_cuda:
                     self.try_profile()
                 self.try_trace()
+        facts = self.workload.figures(self.times.latency_ms)  # which may be a reason
+        self.trial.extra["facts"] = self.prepared.checked_facts() | facts
         with self.ranks.together(END) as answers:
             self.degraded = self.degraded_reason()
         self.degraded = self.degraded or self.ranks.first_reason(answers)
@@ -388,13 +390,6 @@ class RunningTrial:
             self.trial.extra[NO_TRACE] = describe(error)
         else:
             self.trial.trace = traced.to_json()
-
-    def conclude(self) -> None:
-        """Record the last facts, and raise Ended unless the trial is ok."""
-        self.trial.extra["facts"] = self.prepared.checked_facts() | self.workload.figures(
-            self.times.latency_ms
-        )
-        self.judge()
 
     def judge(self) -> None:
         """Raise Ended with the status, unless the trial is ok.

@@ -84,7 +84,7 @@ def test_an_error_that_nobody_foresaw(effbench, monkeypatch):
     def fail(args):
         return {}["postgresql://me:s3cret@h/x\nmore"]
 
-    monkeypatch.setattr("effbench.cli.ls.options.add_db", fail)
+    monkeypatch.setattr("effbench.cli.ls.options.add_sweep", fail)
     monkeypatch.delenv("EFFBENCH_DEBUG", raising=False)
     done = effbench("ls")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 2)
