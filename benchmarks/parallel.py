@@ -1,0 +1,279 @@
+"""Do cells of several ranks take as long as a loop by hand, as `torchrun` users write it?
+
+    python benchmarks/parallel.py [--parallel tp2] [--modes eager,default,cuda-graph] [--bs 1,8]
+        [--db parallel.db] [SETTING ...]
+
+Decoding of a Llama, split by hand with `parallelize_module`, is timed by a plain loop in processes
+of `torch.multiprocessing`: all ranks make the same number of synchronised calls, then the same
+number back to back. effbench measures the same cells before and after it, in one run, so that both
+meet the same machine. Prints effbench's figures ÷ those of the loop: latency of the slowest rank,
+and period. NCCL on GPUs; without them gloo and a small network. Exits with 1 if a ratio is off by
+more than 3 % on GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+import effbench
+from effbench.core.parallel import Parallel
+from effbench.models.llama import LlamaDecoder
+from effbench.store import Store
+
+MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
+CPU_MODES = "eager,default"
+#: The network: that of conf/model/llama-1b-decode.yaml on GPUs.
+LARGE = {"layers": 16, "width": 2048, "heads": 32, "kv_heads": 8, "ffn": 8192, "vocab": 128256}
+SMALL = {"layers": 4, "width": 256, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024}
+WARM_S, CALLS = 2.0, 200
+#: Largest relative difference on GPUs.
+CLOSE = 0.03
+
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What a process of the loop by hand does."""
+
+    mode: str
+    bs: int
+    size: int
+    network: dict[str, int]
+    folder: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    latency_ms: float
+    period_ms: float | None
+
+
+# --- by hand
+
+
+def plan_of(module: LlamaDecoder) -> dict[str, Any]:
+    plan: dict[str, Any] = {
+        "head": ColwiseParallel(output_layouts=Replicate()),
+    }
+    for number in range(len(module.blocks)):
+        block = f"blocks.{number}"
+        for name in ("query", "key", "value"):
+            plan[f"{block}.attention.{name}"] = ColwiseParallel()
+        plan[f"{block}.attention.project"] = RowwiseParallel()
+        for name, child in module.blocks[number].mlp.named_children():
+            if isinstance(child, nn.Linear):
+                is_last = child.out_features == module.tokens.embedding_dim
+                plan[f"{block}.mlp.{name}"] = RowwiseParallel() if is_last else ColwiseParallel()
+    return plan
+
+
+def split_by_hand(module: LlamaDecoder, rank: int, size: int, device: str) -> None:
+    module.head.weight = nn.Parameter(module.head.weight.detach().clone())  # no longer tied
+    parallelize_module(module, init_device_mesh(device, (size,)), plan_of(module))
+    for block in module.blocks:
+        attention = block.attention
+        attention.heads //= size
+        attention.kv_heads //= size
+        for name in ("keys", "values"):
+            cache = getattr(attention.cache, name)
+            setattr(attention.cache, name, cache.chunk(size, dim=1)[rank].contiguous())
+
+
+def step_of(mode: str, module: nn.Module, args: tuple[Tensor, Tensor]) -> Step:
+    if mode == "eager":
+        return module
+    if mode == "cuda-graph":
+        return captured(module, args)
+    if mode == "default+graph":
+        return captured(torch.compile(module), args)
+    return torch.compile(module, mode=mode)
+
+
+def captured(step: Step, args: tuple[Tensor, Tensor]) -> Step:
+    static = [value.clone() for value in args]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step(*static)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = step(*static)
+
+    def replay(*given: Tensor) -> Tensor:
+        for place, value in zip(static, given, strict=True):
+            place.copy_(value)
+        graph.replay()
+        return output
+
+    return replay
+
+
+def run_rank(rank: int, loop: Loop) -> None:
+    on_cuda = torch.cuda.is_available()
+    device = "cuda" if on_cuda else "cpu"
+    if on_cuda:
+        torch.cuda.set_device(rank)
+    else:
+        torch.set_num_threads(1)
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    store = dist.FileStore(f"{loop.folder}/store", loop.size)
+    backend = "nccl" if on_cuda else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=loop.size)
+    torch.manual_seed(0)
+    module = LlamaDecoder(max_batch=loop.bs, **loop.network)
+    dtype = torch.bfloat16 if on_cuda else torch.float32
+    module = module.to(device, dtype).eval()
+    split_by_hand(module, rank, loop.size, device)
+    token = torch.randint(0, loop.network["vocab"], (loop.bs, 1), device=device)
+    position = torch.tensor([512], device=device)
+    with torch.inference_mode():
+        step = step_of(loop.mode, module, (token, position))
+        for _ in range(5):
+            step(token, position)
+        # the same number of calls on all ranks: as many as the first one needs for two seconds
+        synchronize(on_cuda)
+        began = time.perf_counter()
+        step(token, position)
+        synchronize(on_cuda)
+        calls = torch.tensor([max(1, int(WARM_S / (time.perf_counter() - began)))])
+        calls = calls.to(device)
+        dist.broadcast(calls, 0)
+        for _ in range(min(5000, int(calls))):
+            step(token, position)
+        latencies = []
+        for _ in range(CALLS):
+            synchronize(on_cuda)
+            began = time.perf_counter()
+            step(token, position)
+            synchronize(on_cuda)
+            latencies.append(1e3 * (time.perf_counter() - began))
+        period_ms = None
+        if on_cuda:
+            period_ms = period_by_events(step, token, position)
+    own = torch.tensor(latencies, device=device)
+    dist.all_reduce(own, dist.ReduceOp.MAX)
+    if rank == 0:
+        latency_ms = statistics.median(own.tolist())
+        Path(loop.folder, "figures").write_text(f"{latency_ms} {period_ms or 'nan'}")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def period_by_events(step: Step, token: Tensor, position: Tensor) -> float:
+    """Return ms per call, back to back."""
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    for _ in range(CALLS // 4):
+        step(token, position)
+    start.record()
+    for _ in range(CALLS):
+        step(token, position)
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / CALLS
+
+
+def synchronize(on_cuda: bool) -> None:
+    if on_cuda:
+        torch.cuda.synchronize()
+
+
+def by_hand(mode: str, bs: int, size: int, network: dict[str, int]) -> Figures:
+    with tempfile.TemporaryDirectory() as folder:
+        loop = Loop(mode, bs, size, network, folder)
+        mp.spawn(run_rank, (loop,), nprocs=size)
+        latency, period = map(float, Path(folder, "figures").read_text().split())
+    return Figures(latency, period if period == period else None)
+
+
+# --- by effbench
+
+
+def by_effbench(args: argparse.Namespace, network: dict[str, int], number: int) -> None:
+    words = ["model=llama-1b-decode", f"bs={args.bs}", f"mode={args.modes}"]
+    words += [f"model.module.{name}={value}" for name, value in network.items()]
+    words += [f"parallel={args.parallel}", f"db={args.db}", f"sweep.name=parallel-{number}"]
+    effbench.sweep([*words, "protocol=quick", "on_failure=ignore", *args.settings])
+
+
+def figures_of(db: str, number: int) -> dict[tuple[str, int], Figures]:
+    with Store.open(db, mode="read") as store:
+        results = store.results(store.find_sweep(f"parallel-{number}").id)
+    figures = {}
+    for result in results:
+        if result.latency_ms is None:
+            print(f"{result.mode} bs={result.bs}: {result.status}: {result.reason}")
+        else:
+            figures[result.mode, result.bs] = Figures(result.latency_ms, result.period_ms)
+    return figures
+
+
+def ratio(measured: float | None, by_loop: float | None) -> float | None:
+    if measured is None or by_loop is None:
+        return None
+    return measured / by_loop
+
+
+def main() -> int:
+    on_cuda = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parallel", default="tp2")
+    parser.add_argument("--modes", default=MODES if on_cuda else CPU_MODES)
+    parser.add_argument("--bs", default="1,8")
+    parser.add_argument("--db", default="parallel.db")
+    parser.add_argument("settings", nargs="*")
+    args = parser.parse_args()
+    parallel = Parallel.parse(args.parallel)
+    assert parallel is not None
+    network = LARGE if on_cuda else SMALL
+    by_effbench(args, network, 1)
+    loops = {}
+    for bs in map(int, args.bs.split(",")):
+        for mode in args.modes.split(","):
+            loops[mode, bs] = by_hand(mode, bs, parallel.size, network)
+    by_effbench(args, network, 2)
+    sweeps = [figures_of(args.db, number) for number in (1, 2)]
+    far = 0
+    print("| cell | loop: latency, period ms | effbench ÷ loop: latency | period |")
+    print("| --- | ---: | ---: | ---: |")
+    for cell, loop in loops.items():
+        measured = [figures[cell] for figures in sweeps if cell in figures]
+        latencies = [ratio(figures.latency_ms, loop.latency_ms) for figures in measured]
+        periods = [ratio(figures.period_ms, loop.period_ms) for figures in measured]
+        known = [value for value in latencies + periods if value is not None]
+        far += any(abs(value - 1) > CLOSE for value in known)
+        times = f"{loop.latency_ms:.3f}, {loop.period_ms or float('nan'):.3f}"
+        columns = [
+            ", ".join(f"{value:.3f}" for value in values if value is not None)
+            for values in (latencies, periods)
+        ]
+        print(f"| {cell[0]} bs={cell[1]} | {times} | {' | '.join(columns)} |")
+    return int(on_cuda and far > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
