@@ -93,10 +93,10 @@ def test_a_task_gives_alike_outputs_in_every_dtype(arch, task):
 @pytest.mark.parametrize(
     ("arch", "task"),
     [
-        ("bert-base", "logits"),
+        pytest.param("bert-base", "logits", marks=pytest.mark.slow),
         ("gpt2", "prefill"),
         ("llama-1b", "decode"),
-        ("whisper-tiny", "encode"),
+        pytest.param("whisper-tiny", "encode", marks=pytest.mark.slow),
     ],
 )
 def test_a_task_is_traced_whole(arch, task):

@@ -130,7 +130,7 @@ def test_a_server_keeps_bytecode_that_python_may_not_write(
 
 
 def test_a_server_of_a_cells_own_starts_with_its_variables_and_loads_nothing(script):
-    ready = """echo '{"v": 1, "event": "ready"}'; cat"""
+    ready = """echo '{"v": 1, "event": "ready"}'; exec cat"""
     path = script(more=f'case "$FOO $*" in "1 "*--no-preload*) {ready};; esac')
     with closing(ForkServer(path, preload=False, env={"FOO": "1"})) as server:
         server.wait_ready()

@@ -278,12 +278,12 @@ CHECKED = {
     "tp": partial(check, Counting, TP),
     "ddp": partial(check, Blocks, DDP),
     "fsdp": partial(check, Blocks, FSDP),
-    "compiled fsdp": partial(check, Blocks, FSDP, Compiled),
 }
 COMPILED = {"compiled mlp": partial(call, MODELS["mlp"], "aot_eager")}
 SLOW = {
     **{name: partial(call, case, "inductor") for name, case in MODELS.items()},
     "traced ddp": partial(check, Blocks, DDP, Traced),
+    "compiled fsdp": partial(check, Blocks, FSDP, Compiled),
 }
 CASES: dict[str, Callable[[], Any]] = {
     **{name: partial(call, case) for name, case in (MODELS | UNSUPPORTED).items()},
@@ -353,16 +353,23 @@ def test_outputs_equal_those_of_the_whole_module(ranks, name):
         assert outcome[name].kind is torch.Tensor
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    return run_ranks(tmp_path_factory.mktemp("compiled"), SLOW)
+
+
 @pytest.mark.slow
-def test_compiled_outputs_equal_those_of_the_whole_module(tmp_path):
-    for outcome in run_ranks(tmp_path, SLOW):
-        for found in outcome.values():
-            assert isinstance(found, Called | Trial), found
-            assert found.rel_error < 1e-6
+@pytest.mark.parametrize("name", SLOW)
+def test_compiled_outputs_equal_those_of_the_whole_module(compiled, name):
+    for outcome in compiled:
+        assert isinstance(outcome[name], Called | Trial), outcome[name]
+        assert outcome[name].rel_error < 1e-6
 
 
-def test_blocks_are_compiled_without_the_hooks_of_fsdp(ranks):
-    assert ranks[0]["compiled fsdp"].extra["graphs"] >= 2  # the blocks, and the module around them
+@pytest.mark.slow
+def test_blocks_are_compiled_without_the_hooks_of_fsdp(compiled):
+    # the blocks, and the module around them
+    assert compiled[0]["compiled fsdp"].extra["graphs"] >= 2
 
 
 @pytest.mark.parametrize("name", MODELS)
