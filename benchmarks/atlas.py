@@ -85,10 +85,11 @@ def sweeps() -> dict[str, list[str]]:
 
 
 def states(db: str) -> dict[str, str]:
-    """Return name -> state of the sweeps in the database."""
+    """Return name -> state of the newest sweep of that name in the database."""
     try:
         with Store.open(db) as store:
-            return {sweep.name: sweep.state for sweep in store.sweeps() if sweep.name}
+            oldest_first = reversed(store.sweeps())
+            return {sweep.name: sweep.state for sweep in oldest_first if sweep.name}
     except EffbenchError:  # there is no database yet
         return {}
 
