@@ -142,7 +142,7 @@ def split_layers(module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def plan_of(module: nn.Module) -> Plan:
-    """Return the plans of the module and its parts. Raises UnsupportedError if there is none."""
+    """Return the plans of the module and its parts. Raises UnsupportedError without a plan."""
     plan: Plan = {}
     transformers: str | None = None
     for name, part in module.named_modules():

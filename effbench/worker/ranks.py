@@ -13,6 +13,7 @@ import select
 import socket
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -137,7 +138,7 @@ class Ranks:
         failed before it, if one did. `failed_ns`: when this one failed, by `perf_counter_ns`."""
 
 
-class SeveralRanks(Ranks):
+class SeveralRanks(Ranks, ABC):
     """What the leader and the followers share. `others`: those that this rank is connected with,
     in order."""
 
@@ -173,9 +174,9 @@ class SeveralRanks(Ranks):
             device_id=bound,
         )
 
+    @abstractmethod
     def meet(self) -> list[OtherRank]:
         """Connect this process with others. Raises LostRankError."""
-        raise NotImplementedError
 
     def absent(self, rank: int) -> LostRankError:
         return LostRankError(rank, f"{name_of(rank, self.size)} did not come")
