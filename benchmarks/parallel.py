@@ -1,7 +1,7 @@
 """Do cells of several ranks take as long as a loop by hand, as `torchrun` users write it?
 
     python benchmarks/parallel.py [--parallel tp2] [--modes eager,default,cuda-graph] [--bs 1,8]
-        [--db parallel.db] [SETTING ...]
+        [--layers 8] [--db parallel.db] [SETTING ...]
 
 Decoding of a Llama, split by hand with `parallelize_module`, is timed by a plain loop in processes
 of `torch.multiprocessing`: all ranks make the same number of synchronised calls, then the same
@@ -244,12 +244,15 @@ def main() -> int:
     parser.add_argument("--parallel", default="tp2")
     parser.add_argument("--modes", default=MODES if on_cuda else CPU_MODES)
     parser.add_argument("--bs", default="1,8")
+    parser.add_argument("--layers", type=int, help="of the network, instead of 16 or 4")
     parser.add_argument("--db", default="parallel.db")
     parser.add_argument("settings", nargs="*")
     args = parser.parse_args()
     parallel = Parallel.parse(args.parallel)
     assert parallel is not None
-    network = LARGE if on_cuda else SMALL
+    network = dict(LARGE if on_cuda else SMALL)
+    if args.layers:
+        network["layers"] = args.layers
     by_effbench(args, network, 1)
     loops = {}
     for bs in map(int, args.bs.split(",")):
