@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from effbench.core.cell import Environment, mode_settings
 from effbench.core.errors import ConfigError, suggest
@@ -48,14 +49,20 @@ FLAGS = (
     "OMP_",
     "MKL_",
     "NVIDIA_TF32",
+    "NCCL_",
 )
-#: Caches, and what effbench sets.
+#: Prefixes of caches, of what effbench sets, and of what changes no figure: NCCL's logs, and the
+#: version that containers state.
 NOT_FLAGS = (
     "TORCHINDUCTOR_CACHE_DIR",
     "TRITON_CACHE_DIR",
     "TORCH_HOME",
     "TORCH_WARM_POOL",
     "PYTORCH_NVML_BASED_CUDA_CHECK",
+    "NCCL_DEBUG",
+    "NCCL_TOPO_DUMP",
+    "NCCL_GRAPH_DUMP",
+    "NCCL_VERSION",
 )
 
 
@@ -173,7 +180,7 @@ def environment(gpus: list[ProbedGpu]) -> Environment:
     flags = {
         name: value
         for name, value in sorted(os.environ.items())
-        if name.startswith(FLAGS) and name not in NOT_FLAGS
+        if name.startswith(FLAGS) and not name.startswith(NOT_FLAGS)
     }
     return Environment(
         gpu_name=" + ".join(names) or None,
@@ -195,6 +202,7 @@ def details() -> dict[str, Any]:
     return {
         "packages": {name: value for name, value in versions.items() if value},
         "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
+        "nccl": nccl_version(),
         "cpu_count": os.cpu_count(),
         "cpu_usable": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -207,6 +215,13 @@ def version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def nccl_version() -> str | None:
+    """Return the version of NCCL that torch uses, such as `2.27.5`; None without NCCL."""
+    if not dist.is_nccl_available():
+        return None
+    return ".".join(map(str, torch.cuda.nccl.version()))
 
 
 def cpu_name() -> str:
