@@ -15,15 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
-from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError, InterpreterError, WorkerError
 from effbench.core.labels import grouped
-from effbench.core.message import ProbedGpu
+from effbench.core.message import Json, ProbedGpu
 from effbench.run.client import ForkServer
 from effbench.run.interpreters import HERE, Interpreter
 from effbench.run.interrupts import StoppedError
 from effbench.run.plan import CellRun
-from effbench.run.probe import ProbedMachine, preload, probe
+from effbench.run.probe import PROBE_TIMEOUT_S, ProbedMachine, probe
 
 NEEDS = "trials need Python 3.11 and torch 2.11, or newer, numpy and nvidia-ml-py"
 
@@ -38,9 +37,10 @@ def start(
 class ServerPool:
     """The fork servers of one interpreter. Thread-safe.
 
-    `first`: the first server. `is_lent`: leave it open. `cells`: their models are preloaded before
-    the first trial. `last_round`: up to this one each round has a new server. `stop`: once it is
-    set, `shared` and `separate` raise StoppedError instead of waiting for a server.
+    `first`: the first server. `is_lent`: leave it open. `to_preload`: what each server does before
+    its first trial, as `probe.to_preload` returns it, or None. `last_round`: up to this one each
+    round has a new server. `stop`: once it is set, `shared` and `separate` raise StoppedError
+    instead of waiting for a server.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class ServerPool:
         interpreter: Interpreter,
         first: ForkServer,
         stop: threading.Event,
-        cells: Sequence[Cell] = (),
+        to_preload: Json | None = None,
         last_round: int = 0,
         is_lent: bool = True,
     ) -> None:
         self.interpreter = interpreter
         self.stop = stop
-        self.cells = cells
+        self.to_preload = to_preload
         self.last_round = last_round
         self.lent = first if is_lent else None
         self.current = first
         self.round = 0
         self.next: ForkServer | None = None
-        #: Servers that have preloaded the models of these cells.
+        #: Servers that have preloaded.
         self.loaded: set[ForkServer] = set()
         self.users: Counter[ForkServer] = Counter()
         #: Also held while the current server loads, which takes seconds.
@@ -137,7 +137,8 @@ class ServerPool:
         """Preload the models once the server is ready. If it does not get ready, raise WorkerError,
         or StoppedError once `stop` is set."""
         server.wait_ready(self.stop)
-        preload(server, self.cells, self.stop)
+        if self.to_preload is not None:
+            server.call("preload", self.to_preload, PROBE_TIMEOUT_S, self.stop)
         self.loaded.add(server)
 
     def load_next(self, server: ForkServer) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from effbench.core.cell import Cell, Environment, mode_settings
 from effbench.core.errors import ConfigError, suggest
-from effbench.core.message import ProbedGpu, ProbeRequest
+from effbench.core.message import Json, ProbedGpu, ProbeRequest
 from effbench.core.settings import LOSSES
 from effbench.run.client import ForkServer
 from effbench.run.interpreters import HERE, Interpreter
@@ -27,12 +27,14 @@ MOST_ERRORS = 2
 @dataclass(frozen=True)
 class ProbedMachine:
     """What an interpreter finds on its machine. `modes`: text of a mode -> the mode without
-    settings that only others have."""
+    settings that only others have; `starts_cuda`: whether importing the cells' targets uses a
+    GPU."""
 
     environment: Environment
     details: dict[str, Any]
     gpus: list[ProbedGpu]
     modes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    starts_cuda: bool = False
 
     def adapted(self, cell: Cell) -> Cell:
         """Return the cell with its adapted mode."""
@@ -56,7 +58,11 @@ def probe(
         raise ConfigError("\n".join(list(dict.fromkeys(answer["errors"]))[:MOST_ERRORS]))
     known = dict(zip(modes, answer["settings"], strict=True))
     machine = machine_of(answer, interpreter)
-    return replace(machine, modes=adapt_modes(modes, known, baseline_mode))
+    return replace(
+        machine,
+        modes=adapt_modes(modes, known, baseline_mode),
+        starts_cuda=answer["starts_cuda"],
+    )
 
 
 def describe_machine(server: ForkServer, device: str = "auto") -> ProbedMachine:
@@ -118,12 +124,13 @@ def adapt_modes(
     return adapted
 
 
-def preload(server: ForkServer, cells: Sequence[Cell], stop: Event) -> None:
-    """Import effbench's own model modules in the server, and cache what its own modes query about
-    the machine.
+def to_preload(cells: Sequence[Cell], machine: ProbedMachine) -> Json:
+    """Return what the task `preload` needs to import effbench's own model modules in a server, and
+    to cache what its own modes query about the machine.
 
     A user's modules are imported in each trial, because importing them must not affect the server.
-    Raises StoppedError once `stop` is set.
+    So are all modules if importing one of them uses a GPU (a library may ask for its capability):
+    processes that are forked afterwards cannot use CUDA.
     """
     modules: set[str] = set()
     modes: set[tuple[str, str]] = set()
@@ -137,5 +144,6 @@ def preload(server: ForkServer, cells: Sequence[Cell], stop: Event) -> None:
             modules.add(f"{OWN_MODELS}libraries.{module['library']}")
         if mode.startswith(OWN_MODES):
             modes.add((mode, cell.device))
-    payload = {"modules": sorted(modules), "modes": sorted(modes)}
-    server.call("preload", payload, PROBE_TIMEOUT_S, stop)
+    if machine.starts_cuda:
+        modules.clear()
+    return {"modules": sorted(modules), "modes": sorted(modes)}

@@ -67,18 +67,10 @@ NOT_FLAGS = (
 
 
 def run_task(payload: Json, pipe: MessagePipe) -> Json:
-    """Return errors, settings, environment, details and gpus, by these names. `settings` has for
-    each mode the names of its constructor's arguments, None if it accepts any name."""
+    """Return errors, settings, starts_cuda, environment, details and gpus, by these names.
+    `settings` has for each mode the names of its constructor's arguments, None if it accepts any
+    name; `starts_cuda`: whether importing the targets uses a GPU."""
     request = ProbeRequest(**payload)
-    pipe.send(phase=PROBE_PHASE)
-    gpus: list[ProbedGpu] = []
-    if request.device != "cpu":
-        gpus = visible_gpus()
-    machine = {
-        "gpus": [asdict(gpu) for gpu in gpus],
-        "environment": asdict(environment(gpus)),
-        "details": details(),
-    }
     errors: list[str] = []
 
     def attempt(target: str, check: Callable[[], T]) -> T | None:
@@ -97,7 +89,19 @@ def run_task(payload: Json, pipe: MessagePipe) -> Json:
     for loss in request.losses:
         attempt(loss, partial(resolve_target, loss, setting="training.loss"))
     settings = [attempt(mode["_target_"], partial(check_mode, mode)) for mode in request.modes]
-    return {"errors": errors, "settings": settings, **machine}
+    starts_cuda = torch.cuda.is_initialized()
+    pipe.send(phase=PROBE_PHASE)
+    gpus: list[ProbedGpu] = []
+    if request.device != "cpu":
+        gpus = visible_gpus()
+    return {
+        "errors": errors,
+        "settings": settings,
+        "starts_cuda": starts_cuda,
+        "gpus": [asdict(gpu) for gpu in gpus],
+        "environment": asdict(environment(gpus)),
+        "details": details(),
+    }
 
 
 def check_model(target: str, names: Iterable[str], inputs: Iterable[Mapping[str, bool]]) -> None:

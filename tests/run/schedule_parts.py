@@ -10,6 +10,7 @@ from effbench.run.devices import Slot
 from effbench.run.interpreters import HERE, Interpreter
 from effbench.run.plan import CellRun, Settings
 from effbench.run.pool import ProbedServer
+from effbench.run.probe import ProbedMachine
 from effbench.run.schedule import RoundsNeeded
 from effbench.store.trials import HostSpeeds
 
@@ -224,5 +225,5 @@ class Watcher:
 
 
 def probed(server, environment_id="e0"):
-    machine = SimpleNamespace(environment=SimpleNamespace(id=environment_id), gpus=[])
+    machine = ProbedMachine(SimpleNamespace(id=environment_id), {}, [])
     return ProbedServer(server, machine, is_lent=True)

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from made_sweeps import environment
 from schedule_parts import FACTS, Server
 
 from effbench.core.cell import Cell
@@ -13,12 +14,14 @@ from effbench.run import pool
 from effbench.run.interpreters import HERE, Interpreter
 from effbench.run.plan import CellRun
 from effbench.run.pool import ServerPool, open_servers
-from effbench.run.probe import adapt_modes
+from effbench.run.probe import ProbedMachine, adapt_modes, to_preload
 
 MODE = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
 CELL = Cell(
     {"name": "net", "module": {"_target_": "net.Net"}}, 1, MODE, "auto", "inference", "auto"
 )
+
+NOTHING = {"modules": [], "modes": []}
 
 
 class Fake(Server):
@@ -32,6 +35,7 @@ class Fake(Server):
 
     def call(self, task, payload, timeout_s, stop=None):
         self.wait_ready()
+        self.preloaded = task == "preload"
         errors = (
             ["_target_=net.Net: no module named net"]
             if self.options.get("folder") == "/empty"
@@ -40,6 +44,7 @@ class Fake(Server):
         return {
             "errors": errors,
             "settings": [[]],
+            "starts_cuda": False,
             "gpus": [],
             "details": {},
             "environment": FACTS,
@@ -54,7 +59,6 @@ def started(monkeypatch):
     monkeypatch.setattr(
         pool, "ForkServer", lambda **options: made.append(Fake(**options)) or made[-1]
     )
-    monkeypatch.setattr(pool, "preload", lambda server, *_: setattr(server, "preloaded", True))
     return made
 
 
@@ -71,7 +75,7 @@ class Prompt(ServerPool):
 
 
 def prepared(last_round):
-    return Prompt(HERE, Fake(), threading.Event(), last_round=last_round)
+    return Prompt(HERE, Fake(), threading.Event(), NOTHING, last_round)
 
 
 class TestRounds:
@@ -170,3 +174,15 @@ def test_the_baseline_omits_what_only_other_modes_have():
 def test_settings_that_a_mode_does_not_have(first, setting, errors):
     with pytest.raises(ConfigError, match=errors):
         adapted(first, setting)
+
+
+@pytest.mark.parametrize(("starts_cuda", "modules"), [(False, ["effbench.models.mlp"]), (True, [])])
+def test_no_model_is_preloaded_if_importing_one_uses_a_gpu(starts_cuda, modules):
+    own = {"name": "mlp", "module": {"_target_": "effbench.models.mlp.MLP"}}
+    mode = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
+    cells = [Cell(own, 1, mode, "float32", "inference", "auto"), CELL]
+    machine = ProbedMachine(environment(), {}, [], {}, starts_cuda)
+    assert to_preload(cells, machine) == {
+        "modules": modules,
+        "modes": [("effbench.modes.eager.Eager", "auto")],
+    }

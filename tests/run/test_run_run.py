@@ -32,7 +32,6 @@ TRIALS = 4
 @pytest.fixture
 def db(made, monkeypatch):
     monkeypatch.setattr(pool, "probe", lambda *_: ProbedMachine(environment(), {}, [], {}))
-    monkeypatch.setattr(pool, "preload", lambda *_: None)
     monkeypatch.setattr("effbench.run.executors.local.POLL_S", 0.01)
     monkeypatch.setattr("effbench.run.git.git", lambda *_: None)
     return made.path

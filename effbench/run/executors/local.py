@@ -41,6 +41,7 @@ from effbench.run.interpreters import Interpreter
 from effbench.run.interrupts import POLL_S, StoppedError
 from effbench.run.plan import CellRun, cells_of
 from effbench.run.pool import ServerPool, environment_ids, gpus_of
+from effbench.run.probe import to_preload
 from effbench.run.ranks import Ranks
 from effbench.run.resume import recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue
@@ -132,7 +133,7 @@ class LocalExecutor(TrialExecutor):
                     interpreter,
                     first.server,
                     self.stop,
-                    cells,
+                    to_preload(cells, first.machine),
                     last_round,
                     first.is_lent,
                 )
@@ -461,7 +462,8 @@ class LocalExecutor(TrialExecutor):
         cell, baseline_mode = run.cell, self.settings.baseline_mode
         if cell.mode_name == baseline_mode:
             return None
-        for other in self.pools[run.interpreter].cells:
+        comparable = [other.cell for other in self.runs if other.interpreter == run.interpreter]
+        for other in comparable:
             if other.mode_name == baseline_mode and other.comparison_key == cell.comparison_key:
                 return other.mode
         return None
