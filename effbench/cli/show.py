@@ -14,7 +14,7 @@ from effbench.analysis.scaling import scalings_of
 from effbench.cli import options
 from effbench.core.errors import INTERRUPTED, NothingFoundError
 from effbench.core.labels import LabelledResults, grouped, label_rows
-from effbench.core.metrics import METRICS
+from effbench.core.metrics import METRICS, SPEEDUPS
 from effbench.core.printable import count, listed, tally
 from effbench.core.quantities import Better
 from effbench.core.settings import db_option
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 HELP = "Print the speedup table of a sweep: a row per model and batch size, a column per mode."
 #: Number of cells that a line names before it counts the rest.
 MOST_NAMES = 3
+#: Metrics below whose tables several devices are compared with one.
+SCALED = (*SPEEDUPS, *SPEEDUPS.values())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "markdown":
         if table.is_marked:
             text += paragraphs([explain_marks(rows)])
-        if METRICS[table.metrics[0]].is_timed:
+        if table.metrics[0] in SCALED:
             text += paragraphs(sentences(scalings_of(rows)))
     options.write(text, args)
     return 0
@@ -144,7 +146,7 @@ def show(
         console.print_line(escape(explain_marks(rows)), "dim")
     for text in [*best_modes(table), *reasons(rows), *remarks]:
         console.print_line(escape(text))
-    if METRICS[table.metrics[0]].is_timed:
+    if table.metrics[0] in SCALED:
         print_scaling(console, rows)
     if table.metrics[0] == "speedup" and len(table.rows) > len(table.metrics):
         means = modes_table(by_mode(rows))

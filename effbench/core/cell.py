@@ -121,6 +121,10 @@ class Cell:
         """SHA-256 of all but the mode: cells that share it are compared."""
         return digest({name: value for name, value in self.params().items() if name != "mode"})
 
+    def over(self, parallel: str | None) -> Cell:
+        """Return the same cell with this value of `parallel`."""
+        return dataclasses.replace(self, parallel=parallel)
+
     @property
     def model_name(self) -> str:
         name: str = self.model["name"]

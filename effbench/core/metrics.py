@@ -408,6 +408,7 @@ class ResultFigures:
         better=HIGHER,
         compare="ratio",
         speedup_of="latency_ms",
+        mark="speedup_disturbance",
         interval=("speedup_ci_low", "speedup_ci_high"),
         help="baseline's latency ÷ this latency, same sweep and environment; from pairs if there"
         " are any",
@@ -420,6 +421,7 @@ class ResultFigures:
         better=HIGHER,
         compare="ratio",
         speedup_of="period_ms",
+        mark="speedup_disturbance",
         interval=("period_speedup_ci_low", "period_speedup_ci_high"),
         help="the same for the period: back-to-back calls; CUDA only",
     )
@@ -468,6 +470,19 @@ class ResultFigures:
     exposed_collective_ms: Number = None
     rank_spread_ms: Number = None
     ranks: Whole = None
+    scaling_efficiency: Number = metric(
+        "scaling efficiency",
+        better=HIGHER,
+        from_times=True,
+        mark="scaling_disturbance",
+        interval=("scaling_efficiency_ci_low", "scaling_efficiency_ci_high"),
+        help="ideal ÷ measured time on several devices, of the period if there is one; ideal: the"
+        " time with parallel=none, for tp divided by the number of devices; NULL without that cell"
+        " in the sweep",
+    )
+    scaling_efficiency_ci_low: Number = None
+    scaling_efficiency_ci_high: Number = None
+    scaling_disturbance: Text = fact("why the scaling efficiency is marked; NULL if it is not")
     gpu_idle_fraction: Number = metric(
         "GPU idle fraction",
         from_times=True,
@@ -593,11 +608,11 @@ def why_marked(result: ResultFigures, name: str) -> str | None:
     Speedups have marks of their own: both sides of a pair meet the same host, which its times do
     not.
     """
-    if result.value(name) is None or not METRICS[name].is_timed:
+    metric = METRICS[name]
+    if result.value(name) is None or not metric.is_timed:
         return None
-    if name in SPEEDUPS:
-        return result.speedup_disturbance
-    return result.disturbance
+    reason: str | None = getattr(result, metric.mark)
+    return reason
 
 
 def figures_of_results() -> dict[str, type]:

@@ -67,6 +67,11 @@ class Parallel:
         return self.size if self.has_own_batches else 1
 
     @property
+    def ideal_ratio(self) -> float:
+        """The best possible time ÷ the time on one device."""
+        return self.batches / self.size
+
+    @property
     def name(self) -> str:
         """How a sentence calls it: `tensor parallel over 2 ranks`."""
         names = {

@@ -36,8 +36,8 @@ class Metric:
     which compile nothing; empty: all trials that count. `of`: the field of these trials, by default
     `name`. `explains`: whether failed cells keep it. `as_change`: whether people read the ratio
     1.54 as `+54 %`. `speedup_of`: the time that this speedup compares. `from_times`: whether it
-    follows from times, which its unit does not tell. `name` and `kind` are those of the field that
-    declares it.
+    follows from times, which its unit does not tell. `mark`: the column that says why the figure of
+    a result is marked. `name` and `kind` are those of the field that declares it.
     """
 
     title: str = ""
@@ -53,6 +53,7 @@ class Metric:
     as_change: bool = False
     speedup_of: str | None = None
     from_times: bool = False
+    mark: str = "disturbance"
     name: str = ""
     kind: type = float
 

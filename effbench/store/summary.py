@@ -41,6 +41,7 @@ from effbench.core.cell import (
 )
 from effbench.core.disturbances import reason_of_baseline
 from effbench.core.metrics import ESTIMATED, INTERVALS, METRICS, SPEEDUPS
+from effbench.core.parallel import Parallel
 from effbench.core.quantities import Metric
 from effbench.stats.intervals import (
     LogEstimate,
@@ -202,13 +203,17 @@ def summarise(
     *,
     bs: float | None,
     of_baseline: CountedTrials | None,
+    of_single: CountedTrials | None = None,
+    parallel: Parallel | None = None,
 ) -> Summary:
     """Return the summary of the trials of one cell in one sweep and environment.
 
     `bs`: the cell's batch size (mean of a stream), None if unknown. `of_baseline`: the trials of
-    the cell that differs only in its mode; `of_cell` itself if it is the baseline. The summary's
-    `trials` is the number of rounds behind the times; speedups from pairs may have others. A failed
-    cell only has the figures that explain the failure. Raises ValueError without trials.
+    the cell that differs only in its mode; `of_cell` itself if it is the baseline. `parallel`: how
+    the cell uses several devices, and `of_single`: the trials of the same cell on one device; both
+    None for a cell that uses one. The summary's `trials` is the number of rounds behind the times;
+    speedups from pairs may have others. A failed cell only has the figures that explain the
+    failure. Raises ValueError without trials.
     """
     is_baseline = of_cell is of_baseline
     kept = of_cell.kept
@@ -238,6 +243,8 @@ def summarise(
     )
     if status is not Status.OK:
         return summary
+    if of_single is not None and parallel is not None:
+        summary = replace(summary, **_scaling_columns(of_cell, of_single, parallel))
     if is_baseline:
         return replace(summary, **_speedups_of_baseline(of_cell))
     summary = replace(summary, **speedup_columns(of_cell, of_baseline))
@@ -403,6 +410,27 @@ def break_even_calls(
     if calls >= 2**53:
         return None
     return math.ceil(calls)
+
+
+# --- several devices ---
+
+
+def _scaling_columns(
+    of_cell: CountedTrials, of_single: CountedTrials, parallel: Parallel
+) -> Columns:
+    """Return the columns with the scaling efficiency, by the period if both cells have one; none
+    unless the cell on one device is ok."""
+    shared = of_cell.means.keys() & of_single.means.keys()
+    if of_single.decisive.status is not Status.OK or not shared:
+        return {}
+    time = "latency_ms"
+    if "period_ms" in shared:
+        time = "period_ms"
+    gain = log_difference(of_single.means[time], of_cell.means[time])
+    efficiency = replace(gain, value=gain.value + math.log(parallel.ideal_ratio))
+    columns = interval_columns("scaling_efficiency", efficiency)
+    columns["scaling_disturbance"] = of_cell.disturbance or of_single.disturbance
+    return columns
 
 
 # --- means over trials ---

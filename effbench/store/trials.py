@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, select
 
 from effbench.core.cell import (
+    Cell,
     JsonObject,
     Result,
     StoredTrial,
@@ -327,8 +328,7 @@ def rebuild_results(connection: Connection, sweep_id: str, cell_key: str | None 
     baseline_mode = lock(connection, sweep_id, "baseline_mode").baseline_mode
     plan = select(CELL).join(PLANNED).filter_by(sweep_id=sweep_id)
     if cell_key is not None:
-        compared = select(CELL.c.comparison_key).filter_by(key=cell_key)
-        plan = plan.where(CELL.c.comparison_key == compared.scalar_subquery())
+        plan = plan.where(CELL.c.comparison_key.in_(_compared_with(connection, plan, cell_key)))
     cells = {cell.key: cell for cell in connection.execute(plan.order_by(PLANNED.c.position))}
     keys = plan.with_only_columns(CELL.c.key)
     measured = counted_trials(connection, sweep_id, TRIAL.c.cell_key.in_(keys))
@@ -342,10 +342,17 @@ def rebuild_results(connection: Connection, sweep_id: str, cell_key: str | None 
     rows = []
     for key, counted in measured.items():
         cell = cells[key.cell_key]
+        parallel = Parallel.of(cell.params)
+        single = None
+        if parallel is not None:
+            single_key = Cell(**cell.params).over(None).key
+            single = measured.get(ResultKey(single_key, key.environment_id))
         summary = summarise(
             counted,
             bs=_samples_per_call(cell),
             of_baseline=baselines.get((cell.comparison_key, key.environment_id)),
+            of_single=single,
+            parallel=parallel,
         )
         row = {name: scalar(value) for name, value in vars(summary).items()}
         rows.append({**row, **key._asdict(), "sweep_id": sweep_id})
@@ -354,6 +361,15 @@ def rebuild_results(connection: Connection, sweep_id: str, cell_key: str | None 
     )
     if rows:
         connection.execute(sa.insert(RESULT), rows)
+
+
+def _compared_with(connection: Connection, plan: sa.Select[Any], cell_key: str) -> set[str]:
+    """Return the comparison key of a cell, and those of the same cell on other numbers of devices
+    in this plan."""
+    params = connection.scalars(select(CELL.c.params).filter_by(key=cell_key)).one()
+    parallel = CELL.c.params["parallel"].as_string()
+    values = connection.scalars(plan.with_only_columns(parallel).distinct())
+    return {Cell(**params).over(value).comparison_key for value in values}
 
 
 def _samples_per_call(cell: sa.Row[Any]) -> float | None:

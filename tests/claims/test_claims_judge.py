@@ -200,6 +200,15 @@ def test_the_pairs_of_a_single_process_decide_nothing():
     assert of(eager(), row(trials=1)).verdict == Verdict.UNDECIDED
 
 
+def test_a_scaling_efficiency_is_a_figure_that_a_marked_cell_on_one_device_leaves_open():
+    facts = {"scaling_efficiency": 0.9, "scaling_efficiency_ci_low": 0.8}
+    known = row(**facts, scaling_efficiency_ci_high=0.95)
+    marked = row("default", **facts, scaling_disturbance="host busy")
+    first, second = frame_of([known, marked]).scaling_efficiency
+    assert (first.value, first.low, first.high) == (0.9, 0.8, 0.95)
+    assert second.is_missing
+
+
 def test_a_speedup_over_a_marked_baseline_decides_nothing_but_its_own_time_does():
     rows = [eager(**BUSY), row(speedup_disturbance="the baseline's times: host busy")]
     judged = of(*rows)

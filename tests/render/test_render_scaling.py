@@ -46,25 +46,27 @@ def test_a_sentence_comes_before_the_table(shown):
     """Of the most and the least efficient cell of each value of `parallel`."""
     lines = shown(CELLS).splitlines()
     tp = (
-        "tp2 takes 0.62 of the time of one device (80 % efficiency) for mlp · phase=inference"
-        " · bs=64 with eager, at worst 1.25 for mlp · phase=inference · bs=1 with eager"
+        "tp2 takes 0.62× the time of one device (80 % efficiency) for mlp · phase=inference"
+        " · bs=64 with eager, at worst 1.25× for mlp · phase=inference · bs=1 with eager"
     )
     ddp = (
-        "ddp2 takes 1.25 of the time of one device for 2 times the batches (80 % efficiency)"
+        "ddp2 takes 1.25× the time of one device for 2 times the batches (80 % efficiency)"
         " for mlp · phase=training · bs=64 with eager"
     )
-    heading = next(number for number, line in enumerate(lines) if "time ratio" in line)
+    heading = next(number for number, line in enumerate(lines) if "spread of ranks" in line)
     assert lines.index(tp) < lines.index(ddp) < heading
 
 
 def test_the_table_has_what_explains_the_efficiency(shown):
-    line = next(line for line in shown(CELLS).splitlines() if " 0.625 (" in line)
-    for text in ("4.00 ms", "2.50 ms", " 0.800 (", "0.0100 ms", "0.200 ms", " 0 ms"):
+    line = next(
+        line for line in shown(CELLS).splitlines() if " 2.50 ms" in line and " 4.00 ms" in line
+    )
+    for text in (" 0.8 (", "0.0100 ms", "0.200 ms", " 0 ms"):
         assert text in line
 
 
 def test_markdown_has_the_same_sentence(shown):
-    assert "tp2 takes 0.62 of the time of one device" in shown(CELLS, "--format", "markdown")
+    assert "tp2 takes 0.62× the time of one device" in shown(CELLS, "--format", "markdown")
 
 
 @pytest.mark.parametrize("options", [(), ("--format", "markdown")])
@@ -73,15 +75,22 @@ def test_a_sweep_on_single_devices_has_no_such_table(shown, options):
     assert "efficiency" not in text
 
 
-def test_other_metrics_than_times_have_no_such_table(shown):
-    assert "efficiency" not in shown(CELLS, "--metric", "kernels")
+def test_the_efficiency_is_a_metric(shown):
+    lines = shown(CELLS, "--metric", "scaling_efficiency").splitlines()
+    (line,) = [line for line in lines if " tp2 " in line and " 64 " in line]
+    assert " 0.8 (" in line
+
+
+@pytest.mark.parametrize("metric", ["kernels", "enqueue_ms"])
+def test_other_metrics_than_times_of_calls_have_no_such_table(shown, metric):
+    assert "efficiency" not in shown(CELLS, "--metric", metric)
 
 
 def test_marked_figures_have_a_sign_and_are_quoted_only_if_all_are_marked(shown):
     busy = {"disturbance": "host busy"}
     marked = {cell: {**figures, **busy} for cell, figures in CELLS.items() if cell.bs == 1}
-    assert "tp2 takes 0.62 of" in shown({**CELLS, **marked})
-    assert "tp2 takes ~1.25 of the time of one device" in shown(marked)
+    assert "tp2 takes 0.62× the time" in shown({**CELLS, **marked})
+    assert "tp2 takes ~1.25× the time of one device" in shown(marked)
 
 
 # --- the page of charts ---
@@ -106,7 +115,7 @@ def test_a_drawing_begins_with_one_device(site):
     assert {point["model"] for point in points} == {"mlp · phase=inference · bs=64 · tp"}
     assert [point["x"] for point in points] == [1, 2]
     assert [point["figures"]["time"]["value"] for point in points] == pytest.approx([4.0, 2.5])
-    efficiencies = [point["figures"]["efficiency"]["value"] for point in points]
+    efficiencies = [point["figures"]["scaling_efficiency"]["value"] for point in points]
     assert efficiencies == pytest.approx([1.0, 0.8])
 
 

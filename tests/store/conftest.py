@@ -43,6 +43,7 @@ ON_BOTH = {
     "test_every_round_has_its_figure",
     "test_past_results_are_of_one_moment",
     "test_a_name_holds_once_for_each_hardware",
+    "test_the_efficiency_does_not_depend_on_the_order_of_the_trials",
 }
 
 

@@ -109,10 +109,10 @@ EFFICIENCY = Plot(
     "Scaling efficiency",
     "lines",
     "efficiency (1: ideal)",
-    ("efficiency",),
-    "Best possible time ÷ measured time. Tensor parallel (tp) divides a call among devices: at best"
-    " two take half of the time. In data parallel training (ddp, fsdp) each device has a batch of"
-    " its own: at best a step takes the same time. Bars are 95 % intervals.",
+    (scaling_data.EFFICIENCY,),
+    "Ideal time ÷ measured time. Tensor parallel (tp) divides a call among devices: ideally, two"
+    " take half of the time. In data parallel training (ddp, fsdp) each device has a batch of its"
+    " own: ideally, a step takes the same time. Bars are 95 % intervals.",
     hover=("time",),
     is_fraction=True,
 )
@@ -123,7 +123,7 @@ DEVICES = Plot(
     "time (ms)",
     ("time",),
     "Period of back-to-back calls, or latency if there is no period, on logarithmic axes.",
-    hover=("efficiency",),
+    hover=(scaling_data.EFFICIENCY,),
 )
 SCALING_PLOTS = (EFFICIENCY, DEVICES)
 
@@ -198,7 +198,7 @@ def scaling_of(
     index = {
         "axis": {"label": "devices", "title": "number of devices"},
         "figures": {plot.name: asdict(plot) for plot in SCALING_PLOTS},
-        "metrics": {"time": "time", "efficiency": "efficiency"},
+        "metrics": {"time": "time", scaling_data.EFFICIENCY: "efficiency"},
         "modes": {name: asdict(style_of(name)) for name in modes},
     }
     path = folder.data("scaling-index", index)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from effbench.analysis.scaling import Scaling
 from effbench.core.labels import LabelledResult, grouped
-from effbench.render.scaling import figure_text
 from effbench.render.site.page import PageFolder, estimates_of
 from effbench.render.site.writer import Json
+
+EFFICIENCY = "scaling_efficiency"
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,8 @@ def panels_of(
         points: dict[tuple[str, int], Json] = {}
         for scaling in of_panel:
             single, several, size = scaling.single, scaling.several, scaling.parallel.size
-            ideal = {"value": 1.0, "text": "1"}
-            points[single.mode_label, 1] = point(single, 1, scaling, ideal)
-            text = figure_text(scaling, scaling.efficiency)
-            efficiency = asdict(scaling.efficiency) | {"text": text}
-            points[several.mode_label, size] = point(several, size, scaling, efficiency)
+            points[single.mode_label, 1] = point(single, 1, scaling)
+            points[several.mode_label, size] = point(several, size, scaling)
         at = models.index(of_panel[0].several.curve(axis))
         source = folder.data(f"scaling-{len(panels)}", list(points.values()))
         panels.append(Panel(title, at, source))
@@ -46,15 +44,18 @@ def title_of(scaling: Scaling) -> str:
     return f"{scaling.several.curve('parallel')} · {scaling.parallel.kind}"
 
 
-def point(row: LabelledResult, devices: int, scaling: Scaling, efficiency: Json) -> Json:
-    """Return what the figures need of a result on this number of devices."""
-    estimates = estimates_of(row, [scaling.metric])
+def point(row: LabelledResult, devices: int, scaling: Scaling) -> Json:
+    """Return what the figures need of a result on this number of devices. One device is ideal."""
+    estimates = estimates_of(row, [scaling.metric, EFFICIENCY])
     return {
         "model": title_of(scaling),
         "mode": row.mode_label,
         "x": devices,
         "status": row.status,
         "trials": row.trials,
-        "mark": row.disturbance,
-        "figures": {"time": estimates[scaling.metric], "efficiency": efficiency},
+        "mark": row.scaling_disturbance or row.disturbance,
+        "figures": {
+            "time": estimates[scaling.metric],
+            EFFICIENCY: estimates.get(EFFICIENCY, {"value": 1.0, "text": "1"}),
+        },
     }
