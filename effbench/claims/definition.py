@@ -37,9 +37,9 @@ class Claim:
     """A published statement; used as a decorator, it takes the function that judges it.
 
     The function's parameters name its inputs: `rows` (of all sweeps), a sweep (its rows), or a
-    check (its facts). It returns an Answer, or only what it `holds`. `needs`: cuda, if the claim
-    is only about CUDA. `not_measurable`: why no measurement can decide it. `published`: the
-    published figures.
+    check (its facts). It returns an Answer, or only what it `holds`. `needs`: "cuda", if the claim
+    is only about CUDA, or "two GPUs". `not_measurable`: why no measurement can decide it.
+    `published`: the published figures.
     """
 
     id: str
@@ -52,6 +52,11 @@ class Claim:
 
     def __call__(self, function: Callable[..., Any]) -> Claim:
         return replace(self, function=function)
+
+    @property
+    def gpus(self) -> int:
+        """The least number of GPUs that it needs."""
+        return {None: 0, "two GPUs": 2}.get(self.needs, 1)
 
     @property
     def inputs(self) -> list[str]:

@@ -26,6 +26,7 @@ from effbench.store.store import Store
 
 NO_ROW = "no row was measured"
 NO_CUDA = "needs a CUDA GPU, but this machine has none"
+NO_SECOND_GPU = "needs two CUDA GPUs, but this machine has fewer"
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Reproduction:
         Raises EffbenchError for errors before a sweep's first trial, and KeyboardInterrupt if a
         sweep was interrupted; failed trials and checks only get a status.
         """
-        claims = [claim for claim in self.experiment.claims if not self.lacks_gpu(claim)]
+        claims = [claim for claim in self.experiment.claims if not self.lacking(claim)]
         needed = set(chain.from_iterable(claim.inputs for claim in claims))
         for name in self.experiment.sweeps:
             if needed & {name, "rows"}:
@@ -67,8 +68,11 @@ class Reproduction:
             environment_id = store.add_environment(self.probed.environment, self.probed.details)
             store.add_verdicts(environment_id, verdicts)
 
-    def lacks_gpu(self, claim: Claim) -> bool:
-        return claim.needs is not None and not self.probed.gpus
+    def lacking(self, claim: Claim) -> str | None:
+        """Return which GPU that the claim needs this machine lacks; None if it has all."""
+        if len(self.probed.gpus) >= claim.gpus:
+            return None
+        return NO_CUDA if claim.gpus == 1 else NO_SECOND_GPU
 
     # --- measure ---
 
@@ -105,9 +109,7 @@ class Reproduction:
 
     def judge(self, claim: Claim) -> Judgement:
         """Judge a claim. A mistake in it does not affect other claims."""
-        reason = claim.not_measurable
-        if self.lacks_gpu(claim):
-            reason = reason or NO_CUDA
+        reason = claim.not_measurable or self.lacking(claim)
         if reason:
             return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, reason)
         try:

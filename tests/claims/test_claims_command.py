@@ -63,6 +63,11 @@ about = Claim("about", "Words", not_measurable="it is about words")
 @Claim("gpu", "Of GPUs", needs="cuda")
 def of_gpus(rows):
     return True
+
+
+@Claim("pair", "Of two", needs="two GPUs")
+def of_two(rows):
+    return True
 '''
 CHECKED = '''"""Why?"""
 
@@ -108,9 +113,10 @@ def test_verdicts_are_printed_and_kept(here):
         "counts It counts: confirmed",
         "about Words: not measurable here · it is about words",
         f"gpu Of GPUs: not measurable here · {running.NO_CUDA}",
+        f"pair Of two: not measurable here · {running.NO_SECOND_GPU}",
     ):
         assert text in here.done.out, text
-    assert verdicts(here.db).keys() == {"wide", "graph", "both", "counts", "about", "gpu"}
+    assert verdicts(here.db).keys() == {"wide", "graph", "both", "counts", "about", "gpu", "pair"}
 
 
 def test_what_is_stored_of_a_claim_about_rows(here):
