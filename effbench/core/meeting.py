@@ -77,11 +77,11 @@ def call_off(folder: Path, reason: str) -> None:
 
 
 class Partner:
-    """The connection to another process. `answer_s`: the longest wait for a message; `name`: of
-    that process in errors."""
+    """The connection to another process. `answer_s`: the longest wait for a message, None without
+    a limit; `name`: of that process in errors."""
 
     def __init__(
-        self, connection: socket.socket, answer_s: float, name: str = OTHER_MEMBER
+        self, connection: socket.socket, answer_s: float | None, name: str = OTHER_MEMBER
     ) -> None:
         self.connection = connection
         self.answer_s = answer_s

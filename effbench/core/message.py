@@ -44,11 +44,9 @@ DUET_PHASE = "duet"
 #: Environment variable with the task's id, inherited by all its processes: it identifies leftover
 #: processes.
 TRIAL_VARIABLE = "EFFBENCH_TRIAL"
-
-
-#: Key in `Trial.extra` of a trial with several ranks: a mapping, which has the key LOST, the number
-#: of a rank, if the process only failed because that rank ended or did not answer.
-RANKS, LOST = "ranks", "lost"
+#: Key in `Trial.extra` of a rank that failed: the number of another rank that had ended before,
+#: which may be the cause; None if there was none.
+LOST_RANK = "lost_rank"
 
 
 class MessageError(ValueError):
@@ -112,14 +110,12 @@ class RankRequest(Payload):
     """Which part a process has in a trial that uses several devices.
 
     `rank`: from 0, the leader, whose record is that of the trial; `size`: number of ranks;
-    `folder`: a private folder at which they meet; `answer_s`: seconds after which a rank that does
-    not answer counts as lost.
+    `folder`: a private folder at which they meet.
     """
 
     rank: int
     size: int
     folder: str
-    answer_s: float
 
 
 @dataclass

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from effbench.core.message import RankRequest
 from effbench.measure.timing import SampledStep
 from effbench.models.inputs import Args, Inputs, KeptInputs, Kwargs, Step
 
@@ -51,46 +52,32 @@ class OrderKind(IntEnum):
 
 
 class SharedOrders:
-    """The memory of the orders, a file in `folder` that each of the `size` ranks maps.
+    """The memory of the orders, a file that each rank maps, and how a rank waits for others.
 
-    An order is a single word that holds its own number, from 1, so that it is either complete or
-    not there yet.
+    `orders`: each is a single word that holds its own number, from 1, so that it is either complete
+    or not there yet. `taken`, `ends`: of each rank, how many orders it has taken, and when its
+    newest call ended. `look`: looks at the other processes now and then.
     """
 
-    def __init__(self, folder: Path, size: int) -> None:
-        length = WORD_BYTES * (CAPACITY + RANK_WORDS * size)
-        descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self, request: RankRequest, look: Callable[[], None]) -> None:
+        length = WORD_BYTES * (CAPACITY + RANK_WORDS * request.size)
+        path = Path(request.folder, NAME)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(descriptor, length)  # the first of the ranks fills it with zeros
             memory = mmap.mmap(descriptor, length)
         finally:
             os.close(descriptor)
-        self.words = memoryview(memory).cast("Q")
-        self.size = size
-
-    def taken_of(self, rank: int) -> int:
-        """Return the place of the word that counts the orders which this rank has taken."""
-        return CAPACITY + RANK_WORDS * rank
-
-    def end_of(self, rank: int) -> int:
-        """Return the place of the word with this rank's newest end of a call."""
-        return self.taken_of(rank) + 1
-
-
-class Waiting:
-    """Rounds of waiting for other processes, without sleeping. `look`: looks at them now and then,
-    and raises an exception if waiting is in vain."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
+        words = memoryview(memory).cast("Q")
+        self.orders = words[:CAPACITY]
+        self.taken = words[CAPACITY::RANK_WORDS]
+        self.ends = words[CAPACITY + 1 :: RANK_WORDS]
+        self.rank = request.rank
         self.look = look
-        self.begin()
-
-    def begin(self) -> None:
-        self.rounds = 0
-        self.began_s = time.monotonic()
+        self.rounds = 0  # of waiting, without success
 
     def wait(self) -> None:
-        """Wait for a moment. Raises what `look` raises."""
+        """Wait for a moment, without sleeping. Raises what `look` raises."""
         self.rounds += 1
         if self.rounds % LOOK_ROUNDS == 0:
             self.look()
@@ -98,49 +85,60 @@ class Waiting:
             os.sched_yield()
 
 
-class Orders:
-    """The leader's side: it gives orders, and waits for their ends. `number`: of the newest one."""
+class Orders(SharedOrders):
+    """The leader's side: it gives orders, and waits for their ends. `inputs`: the input sets that
+    all ranks have; `number`: of the newest order."""
 
-    def __init__(self, shared: SharedOrders) -> None:
-        self.shared = shared
-        self.words = shared.words
+    def __init__(self, request: RankRequest, look: Callable[[], None]) -> None:
+        super().__init__(request, look)
+        self.followers = range(1, request.size)
         self.number = 0
         self.limit = CAPACITY // 2  # of the number, before looking how far the followers are
-        self.followers = range(1, shared.size)
+        self.numbers: dict[int, int] = {}
 
-    def give(self, order: int) -> None:
+    def use(self, inputs: Sequence[Inputs]) -> None:
+        """Order something with these input sets from now on."""
+        if len(inputs) > MOST_INPUTS:
+            raise ValueError(f"at most {MOST_INPUTS:,} input sets, not {len(inputs):,}")
+        self.numbers = {key_of(*given): number for number, given in enumerate(inputs)}
+
+    def give(self, kind: OrderKind, given: Inputs) -> None:
         """Order something of all followers."""
+        if self.number >= self.limit:
+            self.wait_for_room()
         number = self.number = self.number + 1
-        self.words[number % CAPACITY] = number << ORDER_BITS | order
+        order = kind << INPUT_BITS | self.numbers[key_of(*given)]
+        self.orders[number % CAPACITY] = number << ORDER_BITS | order
 
-    def wait_for_room(self, waiting: Waiting) -> None:
+    def wait_for_room(self) -> None:
         """Wait until no follower is so far behind that new orders would replace its next ones."""
-        waiting.begin()
+        self.rounds = 0
         for rank in self.followers:
-            place = self.shared.taken_of(rank)
-            while self.number - self.words[place] > CAPACITY // 2:
-                waiting.wait()
+            while self.number - self.taken[rank] > CAPACITY // 2:
+                self.wait()
         self.limit = self.number + CAPACITY // 4
 
-    def slowest(self) -> int:
-        """Return the follower that has taken the fewest orders."""
-        return min(self.followers, key=lambda rank: self.words[self.shared.taken_of(rank)])
-
-    def ends_after(self, moment_ns: int, waiting: Waiting) -> list[int]:
+    def ends_after(self, moment_ns: int) -> list[int]:
         """Wait until all followers have completed the newest call. Return how many ns after this
         moment each was done, negative before it."""
-        waiting.begin()
+        self.rounds = 0
         number = self.number & NUMBER_MASK
         after_ns = []
         for rank in self.followers:
-            place = self.shared.end_of(rank)
-            while self.words[place] >> END_BITS != number:
-                waiting.wait()
-            later_ns = (self.words[place] - moment_ns) & END_MASK
+            while self.ends[rank] >> END_BITS != number:
+                self.wait()
+            later_ns = (self.ends[rank] - moment_ns) & END_MASK
             if later_ns > END_MASK // 2:  # the bits of a negative difference
                 later_ns -= END_MASK + 1
             after_ns.append(later_ns)
         return after_ns
+
+
+def key_of(args: Args, kwargs: Kwargs) -> int:
+    """Return what tells apart the input sets: the identity of the first argument."""
+    for value in args or kwargs.values():
+        return id(value)
+    return 0
 
 
 class RanksCall(float):
@@ -150,55 +148,23 @@ class RanksCall(float):
     spread_ms: float
 
 
-class InputNumbers:
-    """The numbers of input sets, by the arguments of a call."""
-
-    def __init__(self, inputs: Sequence[Inputs]) -> None:
-        if len(inputs) > MOST_INPUTS:
-            raise ValueError(f"at most {MOST_INPUTS:,} input sets, not {len(inputs):,}")
-        self.numbers = {
-            self.key_of(args, kwargs): number for number, (args, kwargs) in enumerate(inputs)
-        }
-
-    def key_of(self, args: Args, kwargs: Kwargs) -> int:
-        """Return what tells apart the arguments: the first one's identity."""
-        for value in args or kwargs.values():
-            return id(value)
-        return 0
-
-    def number_of(self, args: Args, kwargs: Kwargs) -> int:
-        return self.numbers[self.key_of(args, kwargs)]
-
-
 class LedStep(SampledStep):
     """The leader's step. A call of it is one of all ranks, and a sample of it lasts until the
-    slowest one is done. `waiting`: looks after the followers."""
+    slowest one is done."""
 
-    def __init__(
-        self,
-        step: Step,
-        kind: OrderKind,
-        inputs: Sequence[Inputs],
-        orders: Orders,
-        waiting: Waiting,
-    ) -> None:
+    def __init__(self, step: Step, kind: OrderKind, orders: Orders) -> None:
         self.step = step
-        self.prefix = kind << INPUT_BITS
-        self.inputs = InputNumbers(inputs)
+        self.kind = kind
         self.orders = orders
-        self.waiting = waiting
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        orders = self.orders
-        if orders.number >= orders.limit:
-            orders.wait_for_room(self.waiting)
-        orders.give(self.prefix | self.inputs.number_of(args, kwargs))
+        self.orders.give(self.kind, (args, kwargs))
         return self.step(*args, **kwargs)
 
     def sample(self, ms: float) -> RanksCall:
         """Wait for the other ranks, and return the call until the slowest one was done."""
         ended_ns = time.perf_counter_ns()
-        after_ns = self.orders.ends_after(ended_ns, self.waiting)
+        after_ns = self.orders.ends_after(ended_ns)
         last_ns = max(0, *after_ns)
         call = RanksCall(ms + last_ns / 1e6)
         call.spread_ms = (last_ns - min(0, *after_ns)) / 1e6
@@ -208,58 +174,53 @@ class LedStep(SampledStep):
 class LedInputs(KeptInputs):
     """The leader's kept inputs: all ranks restore theirs."""
 
-    def __init__(self, kept: KeptInputs, inputs: Sequence[Inputs], orders: Orders) -> None:
+    def __init__(self, kept: KeptInputs, orders: Orders) -> None:
         super().__init__(())
         self.values = kept.values
-        self.inputs = InputNumbers(inputs)
         self.orders = orders
 
     def restore(self, given: Inputs) -> None:
-        order = OrderKind.RESTORE << INPUT_BITS
-        self.orders.give(order | self.inputs.number_of(*given))
+        self.orders.give(OrderKind.RESTORE, given)
         super().restore(given)
 
 
-class FollowedOrders:
-    """A follower's side: it does what the leader orders. `steps`: those that can be ordered."""
+class FollowedOrders(SharedOrders):
+    """A follower's side: it does what the leader orders. `steps`: those that can be ordered;
+    `kept`: of the input sets."""
 
     def __init__(
         self,
-        shared: SharedOrders,
-        rank: int,
+        request: RankRequest,
+        look: Callable[[], None],
         device: torch.device,
         inputs: Sequence[Inputs],
         kept: KeptInputs,
     ) -> None:
-        self.words = shared.words
-        self.taken_place = shared.taken_of(rank)
-        self.end_place = shared.end_of(rank)
+        super().__init__(request, look)
         self.inputs = inputs
         self.kept = kept
         self.steps: dict[int, Step] = {}
-        self.taken = 0
+        self.number = 0  # of the newest order
         self.complete: torch.cuda.Event | None = None
         self.is_pending = False  # whether the event of the newest call is to be waited for
         if device.type == "cuda":
             self.complete = torch.cuda.Event()
 
-    def next(self) -> int | None:
-        """Return the next order, None if it is not there yet."""
-        number = self.taken + 1
-        word = self.words[number % CAPACITY]
-        if word >> ORDER_BITS != number:
-            return None
-        return word & (1 << ORDER_BITS) - 1
+    @property
+    def has_next(self) -> bool:
+        number = self.number + 1
+        return self.orders[number % CAPACITY] >> ORDER_BITS == number
 
     def obey_all(self) -> None:
         """Do what has been ordered so far."""
-        order = self.next()
-        while order is not None:
-            self.obey(order)
-            order = self.next()
+        while self.has_next:
+            self.obey_next()
 
-    def obey(self, order: int) -> None:
-        """Do what this order says."""
+    def obey_next(self) -> None:
+        """Do what the next order says."""
+        self.rounds = 0
+        self.number += 1
+        order = self.orders[self.number % CAPACITY] & (1 << ORDER_BITS) - 1
         given = self.inputs[order % MOST_INPUTS]
         kind = order >> INPUT_BITS
         if kind == OrderKind.RESTORE:
@@ -267,22 +228,23 @@ class FollowedOrders:
         else:
             args, kwargs = given
             self.steps[kind](*args, **kwargs)
-        self.taken += 1
-        self.words[self.taken_place] = self.taken
+        self.taken[self.rank] = self.number
         if self.complete is None:
             self.note_end()
             return
         # nobody waits for a call that another one follows immediately
-        self.is_pending = self.next() is None
+        self.is_pending = not self.has_next
         if self.is_pending:
             self.complete.record()
 
-    def poll(self) -> None:
-        """Note the end of the newest call, if it has just been completed on the device."""
+    def wait(self) -> None:
+        """Note the end of the newest call, if it has just been completed on the device, and wait
+        for a moment."""
         if self.is_pending and self.complete is not None and self.complete.query():
             self.note_end()
             self.is_pending = False
+        super().wait()
 
     def note_end(self) -> None:
         end_ns = time.perf_counter_ns() & END_MASK
-        self.words[self.end_place] = (self.taken & NUMBER_MASK) << END_BITS | end_ns
+        self.ends[self.rank] = (self.number & NUMBER_MASK) << END_BITS | end_ns

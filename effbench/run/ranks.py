@@ -20,8 +20,8 @@ from queue import Empty
 from typing import Self
 
 from effbench.core import processes
-from effbench.core.cell import Status
-from effbench.core.message import LOST, RANKS, RankRequest, TrialRequest
+from effbench.core.cell import Status, Trial
+from effbench.core.message import LOST_RANK, RankRequest, TrialRequest
 from effbench.run.client import NEVER, ForkServer, ServerRequest
 from effbench.run.devices import Slot
 from effbench.run.interrupts import POLL_S
@@ -30,13 +30,12 @@ from effbench.run.interrupts import POLL_S
 GRACE_S = 3.0
 #: Seconds in which ranks print their stacks before they are killed.
 STACKS_S = 0.5
-#: The beginning of a reason that names another rank as the cause.
-NAMES_RANK = re.compile(r"rank \d+ of \d+: ")
 #: Statuses of a failure that may be one rank's alone. All others are the leader's judgement.
 OWN_FAILURES = (Status.ERROR, Status.CRASHED, Status.OOM)
 #: A line of a stack that faulthandler prints.
 FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
-#: Code in which a rank waits for others.
+#: Code that compiles, and code in which a rank waits for others.
+COMPILES = re.compile(r"/torch/_(dynamo/(symbolic_convert|output_graph)|inductor/graph)\.py$")
 WAITS = re.compile(r"/torch/(distributed|cuda)/|/effbench/(core|measure|models|modes|work\w+)/")
 #: Code that is not the user's.
 LIBRARY = re.compile(r"/(lib/python3[^/]*|site-packages|dist-packages)/")
@@ -68,36 +67,34 @@ class Rank:
         return self.has_ended and not self.was_killed and not self.task.is_measured
 
     @property
-    def reason(self) -> str:
-        """Why it failed."""
-        return str(self.task.record("", 0).reason)
+    def record(self) -> Trial:
+        """The record of its end."""
+        return self.task.record("", 0)
 
     @property
-    def has_own_record(self) -> bool:
-        """Whether it sent a record whose failure is not the consequence of another one."""
-        return self.task.result is not None and not self.failed_by_another
+    def failed_later(self) -> bool:
+        """Whether it failed after another rank had ended."""
+        return self.record.extra.get(LOST_RANK) is not None
 
     @property
-    def failed_by_another(self) -> bool:
-        """Whether it only failed because another rank did."""
-        record = self.task.record("", 0)
-        has_lost = LOST in (record.extra.get(RANKS) or {})
-        return has_lost or bool(NAMES_RANK.match(self.reason))
-
-    @property
-    def place(self) -> str | None:
-        """The innermost line of the user's code on its stack, as `net.py:12 in forward`; None if it
-        waited for other ranks, or its stack is unknown."""
+    def activity(self) -> str | None:
+        """What it did when the trial timed out: it was `stopped`, or its stack shows that it was
+        `compiling` or in the user's code, such as `at net.py:12 in forward`. None if it waited for
+        other ranks, or its stack is unknown."""
+        if self.was_stopped:
+            return "stopped"
         _, _, stack = str(self.task.outcome.get("log")).rpartition("(most recent call first):\n")
         for frame in FRAME.finditer(stack):
             path = frame["path"]
+            if COMPILES.search(path):
+                return "compiling"
             # Inductor's code calls collectives
             if WAITS.search(path) or path.startswith(self.cache_dir):
                 return None
             if path.startswith("/") and not LIBRARY.search(path):
                 with suppress(ValueError):  # it is elsewhere
                     path = str(Path(path).relative_to(Path.cwd()))
-                return f"{path}:{frame['line']} in {frame['function']}"
+                return f"at {path}:{frame['line']} in {frame['function']}"
         return None
 
 
@@ -199,26 +196,20 @@ class Ranks:
     def decisive(self) -> ServerRequest:
         """Return the task of the rank whose record is that of the trial, and note in it which rank
         that is and, after a timeout, what it did."""
-        if self.timed_out_s is not None and self.leader.task.result is None:
+        leader = self.leader
+        if self.timed_out_s is not None and leader.task.result is None:
             return self.late()
-        failed = self.failed()
-        is_common = len(failed) == len(self.ranks) and len({rank.reason for rank in failed}) == 1
-        if not failed or is_common:
-            return self.leader.task
-        first = failed[0]
-        is_own = first is not self.leader or first.task.status in OWN_FAILURES
-        if is_own and not first.failed_by_another:
+        failed = [rank for rank in self.ranks if rank.has_failed]
+        # if the leader has measurements, all ranks had done their part, and only ended badly
+        if leader.task.is_measured or not failed:
+            return leader.task
+        if len(failed) == len(self.ranks) and len({rank.record.reason for rank in failed}) == 1:
+            return leader.task
+        first = min(failed, key=lambda rank: (rank.failed_later, rank.task.ended_s))
+        is_own = first is not leader or first.task.status in OWN_FAILURES
+        if is_own and not first.failed_later:
             first.task.rank_name = first.name
         return first.task
-
-    def failed(self) -> list[Rank]:
-        """Return the ranks whose failure may be that of the trial: those that did not fail because
-        of another one first, in the order in which they ended."""
-        failed = [rank for rank in self.ranks if rank.has_failed]
-        failed.sort(key=lambda rank: (rank.failed_by_another, rank.task.ended_s or 0.0))
-        if self.leader.task.is_measured:  # all ranks had done their part; they only ended badly
-            failed = [rank for rank in failed if rank.has_own_record]
-        return failed
 
     def late(self) -> ServerRequest:
         """Return the task of the rank for which the others waited until the trial timed out; the
@@ -227,10 +218,8 @@ class Ranks:
         explanation = ""
         if missing is not None:
             explanation = f"{missing.name} did not arrive"
-            if missing.was_stopped:
-                explanation += "; it is stopped"
-            elif missing.place:
-                explanation += f"; it is at {missing.place}"
+            if missing.activity:
+                explanation += f"; it is {missing.activity}"
         logs = [f"{rank.name}:\n{rank.task.outcome.get('log') or ''}" for rank in self.ranks]
         task = (missing or self.leader).task
         task.outcome["log"] = "\n".join(logs)
@@ -239,12 +228,12 @@ class Ranks:
         return task
 
     def missing(self) -> Rank | None:
-        """Return the rank for which the others waited: one that is stopped, or runs the user's
-        code, or has begun the fewest phases. None if that is true of all."""
+        """Return the rank for which the others waited: one that is stopped, or busy, or has begun
+        the fewest phases. None if that is true of all."""
         late = [rank for rank in self.ranks if rank.was_killed]
         fewest = min(rank.task.phases_begun for rank in late)
         stopped = [rank for rank in late if rank.was_stopped]
-        busy = [rank for rank in late if rank.place]
+        busy = [rank for rank in late if rank.activity]
         behind = [rank for rank in late if rank.task.phases_begun == fewest]
         for some in (stopped, busy, behind):
             if 0 < len(some) < len(self.ranks):

@@ -15,7 +15,7 @@ from effbench.core.message import MessagePipe, TrialRequest
 from effbench.measure import counters
 from effbench.measure.host import HostWatch
 from effbench.measure.rules import Rules
-from effbench.worker.ranks import ranks_of
+from effbench.worker.ranks import Ranks, ranks_of
 
 
 class TrialContext:
@@ -63,13 +63,18 @@ class TrialContext:
 
 
 class CompilationWatch:
-    """Tells whether a graph is compiled from now on."""
+    """Tells whether a graph is compiled from now on; in other `ranks`, since they watch."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
         self.before = counters.read()
 
     def compiled(self) -> str | None:
         """Return that a graph was compiled, with the guard that failed if one did, or None."""
+        return self.compiled_here() or self.ranks.compiled()
+
+    def compiled_here(self) -> str | None:
+        """Return what `compiled` does, of this process alone."""
         now = counters.read()
         if now.recompiles > self.before.recompiles:
             return f"a graph was compiled again while it was timed ({now.recompile_reason})"

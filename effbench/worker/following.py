@@ -10,8 +10,9 @@ from effbench.core.printable import describe
 from effbench.measure import memory, timing
 from effbench.measure.led_step import FollowedOrders, OrderKind
 from effbench.worker import pairing
-from effbench.worker.ranks import END, FollowingRank, facts_of
-from effbench.worker.trial import CHECK, FACTS, RunningTrial
+from effbench.worker.context import CompilationWatch
+from effbench.worker.ranks import FollowingRank, Task, facts_of
+from effbench.worker.trial import RunningTrial
 from effbench.workloads.base import make_sets
 
 #: Distance between the seeds of two ranks' batches.
@@ -28,7 +29,7 @@ class FollowingTrial(RunningTrial):
         are others."""
         super().build()
         if self.parallel is not None and self.parallel.has_own_batches:
-            seed = self.cell.numerics.get("seed", 0) + RANK_SEED * self.ranks.rank
+            seed = self.cell.numerics.get("seed", 0) + RANK_SEED * self.ranks.request.rank
             cell = replace(self.cell, numerics={**self.cell.numerics, "seed": seed})
             workload = self.workload
             timed = make_sets(cell, workload.specs, self.rules.input_sets)
@@ -44,21 +45,22 @@ class FollowingTrial(RunningTrial):
         if self.on_cuda:
             timing.shorten_gaps()
         self.calls = FollowedOrders(
-            self.ranks.shared,
-            self.ranks.rank,
+            self.ranks.request,
+            self.ranks.look,
             self.device,
             workload.inputs.timed,
             workload.kept,
         )
         self.calls.steps[OrderKind.OWN] = workload.step
         tasks = {
-            "phase": self.enter,
-            "watch": self.watch,
-            "disturbance": self.report_disturbance,
-            FACTS: self.report_facts,
-            CHECK: self.check,
-            pairing.BASELINE: self.prepare_baseline,
-            END: self.report_end,
+            Task.PHASE: self.enter,
+            Task.WATCH: self.watch,
+            Task.COMPILED: self.report_compilation,
+            Task.DISTURBANCE: self.report_disturbance,
+            Task.FACTS: self.report_facts,
+            Task.CHECK: self.check,
+            Task.BASELINE: self.prepare_baseline,
+            Task.END: self.report_end,
         }
         with timing.no_garbage_collection():
             self.ranks.serve(self.calls, tasks)
@@ -68,46 +70,57 @@ class FollowingTrial(RunningTrial):
 
     # --- tasks
 
-    def enter(self, message: Json) -> Json:
+    def enter(self, message: Json) -> None:
         """Announce the leader's phase as this process's."""
         self.trial.phase = message["name"]
         self.context.pipe.send(phase=message["name"])
-        return {}
+        self.ranks.answer()
 
-    def watch(self, message: Json) -> Json:
-        """Begin to monitor the GPU."""
+    def watch(self, message: Json) -> None:
+        """Begin to watch the GPU and compilations."""
+        self.compilation = CompilationWatch(self.ranks)
         self.watcher.restart()
         self.watcher.begin()
-        return {}
+        self.ranks.answer()
 
-    def report_disturbance(self, message: Json) -> Json:
+    def report_compilation(self, message: Json) -> None:
+        """Tell whether a graph was compiled since `watch`."""
+        self.ranks.answer(reason=self.compilation.compiled_here())
+
+    def report_disturbance(self, message: Json) -> None:
         """Tell what has disturbed the GPU since `watch`."""
         self.watcher.check_and_end()
         disturbance = self.watcher.disturbance
         if disturbance is None:
-            return {"text": None}
-        return {"kind": disturbance.kind, "text": disturbance.text}
+            self.ranks.answer(reason=None)
+        else:
+            reason = f"on its GPU: {disturbance.text}"
+            self.ranks.answer(reason=reason, kind=disturbance.kind)
 
-    def report_facts(self, message: Json) -> Json:
+    def report_facts(self, message: Json) -> None:
         self.take_facts()
-        return facts_of(self.trial)
+        self.ranks.answer(**facts_of(self.trial))
 
-    def check(self, message: Json) -> Json:
-        return {"reason": self.workload.wrong_after_timing()}
+    def check(self, message: Json) -> None:
+        self.ranks.answer(reason=self.workload.wrong_after_timing())
 
-    def prepare_baseline(self, message: Json) -> Json:
-        """Prepare the baseline, if possible."""
+    def prepare_baseline(self, message: Json) -> None:
+        """Prepare the baseline. A failure leaves the trial without pairs, unless this rank fails
+        alone: then the others wait for it."""
         workload = self.workload
         try:
             step = pairing.prepare_baseline(
                 self.request.baseline or {}, workload, self.request.cache_dir
             )
-        except Exception as error:  # as in the leader, this leaves the trial without pairs
-            return {"reason": describe(error)}
+        except Exception as error:
+            self.ranks.answer(reason=describe(error))
+            if self.ranks.is_awaited():
+                raise
+            return
         workload.restore_state(workload.module)
         workload.restore_state(workload.ran)
         self.calls.steps[OrderKind.BASELINE] = step
-        return {"reason": None}
+        self.ranks.answer(reason=None)
 
-    def report_end(self, message: Json) -> Json:
-        return {"reason": self.degraded_reason()}
+    def report_end(self, message: Json) -> None:
+        self.ranks.answer(reason=self.degraded_reason())

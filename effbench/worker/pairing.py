@@ -15,6 +15,7 @@ from typing import Any
 from effbench.core.cell import Trial, mode_settings
 from effbench.core.disturbances import Disturbance
 from effbench.core.errors import UnsupportedError
+from effbench.core.meeting import PartnerLostError
 from effbench.core.printable import describe
 from effbench.measure import timing
 from effbench.measure.led_step import OrderKind
@@ -26,17 +27,15 @@ from effbench.modes.base import Example, Mode
 from effbench.modes.eager import Eager
 from effbench.modes.selective import separately_compiled_copy
 from effbench.stats.intervals import Interval
-from effbench.worker import why_marked
+from effbench.worker import failures, why_marked
 from effbench.worker.context import CompilationWatch
-from effbench.worker.ranks import LostRankError
+from effbench.worker.ranks import Task
 from effbench.worker.step_timer import StepTimer
 from effbench.workloads.base import Workload, copies
 from effbench.workloads.endings import Ended
 
 #: Key in `Trial.extra`: why a trial has no pairs.
 NO_PAIRS = "no_pairs"
-#: The task of the other ranks to prepare the baseline.
-BASELINE = "baseline"
 #: Part of the timing budget that the pairs may take. With that of the trial's own timers it is less
 #: than 1, because the baseline warms up, too: a sweep takes no longer than without pairs.
 PART = 0.25
@@ -94,7 +93,7 @@ def add_pairs(settings: Mapping[str, Any], step_timer: StepTimer, latency_ms: fl
     trial = step_timer.context.trial
     try:
         speedups = paired_speedups(settings, step_timer, latency_ms)
-    except (Ended, LostRankError):  # of another rank
+    except (Ended, PartnerLostError):  # one rank alone failed
         raise
     except UnsupportedError as error:
         trial.extra[NO_PAIRS] = str(error)
@@ -139,7 +138,7 @@ def paired_speedups(
     if reason is not None:
         raise UnsupportedError(reason)
     baseline = baseline_of_all_ranks(settings, step_timer)
-    compilation = CompilationWatch()
+    compilation = CompilationWatch(step_timer.context.ranks)
     workload.restore_state(workload.module)
     workload.restore_state(workload.ran)
     speedups = time_pairs(step_timer, baseline, latency_ms)
@@ -151,13 +150,15 @@ def paired_speedups(
 
 def baseline_of_all_ranks(settings: Mapping[str, Any], step_timer: StepTimer) -> Step:
     """Prepare the baseline in all ranks of the trial, and return its step. Raises UnsupportedError
-    if another rank could not, and what the mode raises."""
+    if another rank could not, Ended if this one alone could not, and what the mode raises."""
     context, workload = step_timer.context, step_timer.workload
     failure: Exception | None = None
-    with context.ranks.together(BASELINE) as answers:
+    with context.ranks.together(Task.BASELINE) as answers:
         try:
             step = prepare_baseline(settings, workload, context.request.cache_dir)
-        except Exception as error:  # after the other ranks' answers
+        except Exception as error:
+            if context.ranks.is_awaited():
+                raise Ended(*failures.classify(error, context.trial.phase)) from error
             failure = error
     if failure is not None:
         raise failure

@@ -4,28 +4,32 @@ Rank 0 leads. It decides what is timed, and gives the trial's record; the others
 process group for the collectives of the model. What the trial itself has to tell them goes through
 sockets in a private folder, so that no collective of it falls into a timed call or a captured
 graph.
+
+A rank that fails ends, which the others notice: no rank tells why, or waits for long. The sweep
+finds out which failure was the first (run/ranks.py), and ends ranks that hang.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import socket
 import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
+from enum import StrEnum, auto
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from effbench.core.cell import Status, Trial
+from effbench.core.cell import Trial
 from effbench.core.disturbances import Disturbance, DisturbanceKind
-from effbench.core.meeting import Partner, PartnerLostError, connect, listen
-from effbench.core.message import LOST, RANKS, Json, RankRequest
+from effbench.core.meeting import Partner, connect, listen
+from effbench.core.message import Json, RankRequest
 from effbench.measure.led_step import (
     FollowedOrders,
     LedInputs,
@@ -33,57 +37,34 @@ from effbench.measure.led_step import (
     OrderKind,
     Orders,
     RanksCall,
-    SharedOrders,
-    Waiting,
 )
 from effbench.measure.samples import Timing
 from effbench.models.inputs import Inputs, KeptInputs, Step
-from effbench.workloads.endings import Ended
 
-#: Key in the mapping `Trial.extra[RANKS]` of a trial that was timed: the peaks of all ranks.
-PEAKS = "peak_allocated_bytes"
 #: The sweep ends a trial whose collectives hang, and finds out which rank did not arrive.
 COLLECTIVE_TIMEOUT = timedelta(days=1)
-#: Seconds between two attempts to connect, and of waiting for the failure of a rank that may be the
-#: cause of this one's.
-RETRY_S, CAUSE_S = 0.01, 0.5
+#: Seconds between two attempts to connect or looks at the others, of waiting for the end of a rank
+#: that may be the cause of this one's failure, and after which a rank that says nothing waits for
+#: this one.
+RETRY_S, CAUSE_S, SILENT_S = 0.01, 0.5, 20.0
 LEADER = 0
-#: Messages: a rank failed, and the last task.
-FAILED, END = "failed", "end"
+
+
+class Task(StrEnum):
+    """What the leader asks of the followers."""
+
+    PHASE = auto()  # announce it
+    WATCH = auto()  # begin to watch the GPU and compilations
+    COMPILED = auto()  # tell what has been compiled since then
+    DISTURBANCE = auto()  # tell what has disturbed the GPU since then
+    FACTS = auto()  # take facts
+    CHECK = auto()  # compare the results after timing
+    BASELINE = auto()  # prepare the baseline
+    END = auto()  # tell why the trial is degraded, and end
 
 
 def name_of(rank: int, size: int) -> str:
     return f"rank {rank} of {size}"
-
-
-class LostRankError(PartnerLostError):
-    """Another rank ended or does not answer."""
-
-    def __init__(self, rank: int, reason: str) -> None:
-        super().__init__(reason)
-        self.rank = rank
-
-
-class OtherRank(Partner):
-    """The connection to another rank. `failure`: what it told about its failure, or None."""
-
-    failure: Json | None = None
-
-    def __init__(self, connection: socket.socket, request: RankRequest, rank: int) -> None:
-        super().__init__(connection, request.answer_s, name_of(rank, request.size))
-        self.rank = rank
-
-    def receive(self) -> Json:
-        """Wait for the next message and return it. Raises LostRankError, and Ended if the rank
-        failed."""
-        message = super().receive()
-        if message["op"] == FAILED:
-            self.failure = message
-            raise Ended(Status(message["status"]), f"{self.name}: {message['reason']}")
-        return message
-
-    def lost(self, error: OSError | None) -> PartnerLostError:
-        return LostRankError(self.rank, str(super().lost(error)))
 
 
 class Ranks:
@@ -94,22 +75,28 @@ class Ranks:
     leads = True
 
     def join(self) -> None:
-        """Meet the other ranks and make the process group. Raises LostRankError."""
+        """Meet the other ranks and make the process group. Raises PartnerLostError."""
 
     def barrier(self) -> None:
-        """Wait until all ranks are here. Raises LostRankError, and Ended if one failed."""
+        """Wait until all ranks are here. Raises PartnerLostError."""
 
     def lead(self) -> None:
-        """Begin to order calls, once all ranks are ready."""
+        """Begin to order calls, once all ranks are ready. Raises PartnerLostError."""
 
     def announce(self, phase: str) -> None:
         """Tell the followers which phase has begun."""
 
     @contextmanager
-    def together(self, task: str) -> Iterator[list[Json]]:
+    def together(self, task: Task) -> Iterator[list[Json]]:
         """Let the followers do a task while this process does its part in this context. The value
         is a list that then has their answers, in order."""
         yield []
+
+    def ask(self, task: Task) -> list[Json]:
+        """Let the followers do a task, and return their answers, in order."""
+        with self.together(task) as answers:
+            pass
+        return answers
 
     def first_reason(self, answers: list[Json]) -> str | None:
         """Return the reason of the first follower that gave one, with its rank, or None."""
@@ -122,43 +109,53 @@ class Ranks:
         """Return the step whose calls all ranks make."""
         return step
 
-    def led_inputs(self, kept: KeptInputs, inputs: Sequence[Inputs]) -> KeptInputs:
-        """Return the kept inputs that all ranks restore."""
+    def led_inputs(self, kept: KeptInputs) -> KeptInputs:
+        """Return the kept inputs that all ranks restore, those of their steps."""
         return kept
 
     def watch(self) -> None:
-        """Let the followers begin to monitor their GPUs."""
+        """Let the followers begin to watch their GPUs and compilations."""
+        self.ask(Task.WATCH)
+
+    def compiled(self) -> str | None:
+        """Return that a follower has compiled a graph since `watch`, or None."""
+        return self.first_reason(self.ask(Task.COMPILED))
 
     def newest_disturbance(self) -> Disturbance | None:
         """Return what has disturbed the GPU of a follower since `watch`, or None."""
-        return None
+        answers = self.ask(Task.DISTURBANCE)
+        text = self.first_reason(answers)
+        if text is None:
+            return None
+        kind = next(answer["kind"] for answer in answers if answer["reason"] is not None)
+        return Disturbance(DisturbanceKind(kind), text)
 
-    def settle_failure(self, trial: Trial, failed_ns: int) -> None:
-        """Tell the other ranks that this trial failed, and set its outcome to that of the rank that
-        failed before it, if one did. `failed_ns`: when this one failed, by `perf_counter_ns`."""
+    def is_awaited(self) -> bool:
+        """Return whether another rank waits for this one, which has failed: it has nothing to say
+        for a while, because it is in a collective."""
+        return False
+
+    def ended_rank(self) -> int | None:
+        """Return a rank that has ended, or ends in a moment; None if there is none."""
+        return None
 
 
 class SeveralRanks(Ranks, ABC):
-    """What the leader and the followers share. `others`: those that this rank is connected with,
-    in order."""
-
-    shared: SharedOrders
+    """What the leader and the followers share. `others`: the connections to other ranks by their
+    numbers."""
 
     def __init__(self, request: RankRequest, device: torch.device) -> None:
         self.request = request
-        self.rank, self.size = request.rank, request.size
+        self.size = request.size
         self.folder = Path(request.folder)
         self.device = device
-        self.others: list[OtherRank] = []
-        self.poll = select.poll()
+        self.others: dict[int, Partner] = {}
 
     def join(self) -> None:
-        self.shared = SharedOrders(self.folder, self.size)
-        self.others += self.meet()
-        for other in self.others:
-            self.poll.register(other.connection, select.POLLIN)
-        # its own device is always the first one
-        os.environ.update(RANK=str(self.rank), WORLD_SIZE=str(self.size), LOCAL_RANK="0")
+        self.meet()
+        rank, size = self.request.rank, self.size
+        # each rank sees its own device first, so that torch.cuda.set_device(LOCAL_RANK) selects it
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK="0")
         # all ranks run on this machine
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
@@ -167,49 +164,40 @@ class SeveralRanks(Ranks, ABC):
             backend, bound = "nccl", torch.device("cuda", 0)
         dist.init_process_group(
             backend,
-            store=dist.FileStore(str(self.folder / "store"), self.size),
-            rank=self.rank,
-            world_size=self.size,
+            store=dist.FileStore(str(self.folder / "store"), size),
+            rank=rank,
+            world_size=size,
             timeout=COLLECTIVE_TIMEOUT,
             device_id=bound,
         )
 
     @abstractmethod
-    def meet(self) -> list[OtherRank]:
-        """Connect this process with others. Raises LostRankError."""
+    def meet(self) -> None:
+        """Connect this process with others."""
 
-    def absent(self, rank: int) -> LostRankError:
-        return LostRankError(rank, f"{name_of(rank, self.size)} did not come")
+    def polled(self, event: int, wait_s: float = 0.0) -> list[int]:
+        """Return the ranks on whose connections there is this event, as soon as there is one."""
+        poll = select.poll()
+        for other in self.others.values():
+            poll.register(other.connection, event)
+        descriptors = dict(poll.poll(1000 * wait_s))
+        return [
+            rank for rank, other in self.others.items() if other.connection.fileno() in descriptors
+        ]
 
-    def ready(self, wait_s: float = 0.0) -> list[OtherRank]:
-        """Return the ranks that have sent something or ended, as soon as there is one."""
-        ready = [other for other in self.others if other.has_message]
-        if ready:
-            return ready
-        descriptors = dict(self.poll.poll(1000 * wait_s))
-        return [other for other in self.others if other.connection.fileno() in descriptors]
+    def is_awaited(self) -> bool:
+        deadline = time.monotonic() + SILENT_S
+        while len(self.polled(select.POLLIN)) < len(self.others):
+            if time.monotonic() > deadline:
+                return True
+            time.sleep(RETRY_S)
+        return False
 
-    def settle_failure(self, trial: Trial, failed_ns: int) -> None:
-        if not self.others:
-            return
-        own = {"status": trial.status, "reason": trial.reason, "ns": failed_ns}
-        for other in self.others:
-            with suppress(LostRankError):
-                other.send(FAILED, **own)
-        # a collective fails a moment before or after the process that left it tells why
-        for other in self.ready(CAUSE_S):
-            try:
-                while other.failure is None:
-                    other.receive()
-            except Ended:
-                continue
-            except LostRankError:
-                trial.extra[RANKS] = {LOST: other.rank}
-        for other in self.others:
-            failure = other.failure
-            if failure and failure["ns"] < failed_ns and failure["reason"] != trial.reason:
-                trial.status = Status(failure["status"])
-                trial.reason = f"{other.name}: {failure['reason']}"
+    def ended_rank(self) -> int | None:
+        # a collective fails a moment before or after the process that left it has ended
+        for rank in self.polled(select.POLLRDHUP, CAUSE_S):
+            return rank
+        return None
 
 
 class LeadingRank(SeveralRanks):
@@ -219,30 +207,19 @@ class LeadingRank(SeveralRanks):
 
     def join(self) -> None:
         super().join()
-        self.orders = Orders(self.shared)
-        self.waiting = Waiting(self.look)
+        self.orders = Orders(self.request, self.look)
 
-    def meet(self) -> list[OtherRank]:
-        ranks = range(1, self.size)
-        listeners = [listen(self.folder, str(rank)) for rank in ranks]
-        others = []
-        for rank, listener in zip(ranks, listeners, strict=True):
-            listener.settimeout(self.request.answer_s)
+    def meet(self) -> None:
+        listeners = {rank: listen(self.folder, str(rank)) for rank in range(1, self.size)}
+        for rank, listener in listeners.items():
             with listener:
-                try:
-                    connection, _ = listener.accept()
-                except TimeoutError:
-                    raise self.absent(rank) from None
-            others.append(OtherRank(connection, self.request, rank))
-        return others
+                connection, _ = listener.accept()
+            self.others[rank] = Partner(connection, None, name_of(rank, self.size))
 
     def look(self) -> None:
-        """Look at the followers while waiting for a call of theirs. Raises Ended if one failed, and
-        LostRankError if one ended or does not answer."""
-        for other in self.ready():
-            other.receive()
-        if time.monotonic() - self.waiting.began_s > self.request.answer_s:
-            raise self.others[self.orders.slowest() - 1].lost(TimeoutError())
+        """Raise PartnerLostError if a follower has ended."""
+        for rank in self.polled(select.POLLRDHUP):
+            raise self.others[rank].lost(None)
 
     def barrier(self) -> None:
         self.gather()
@@ -253,42 +230,30 @@ class LeadingRank(SeveralRanks):
         self.is_followed = True
 
     def tell(self, op: str, **values: str) -> None:
-        for other in self.others:
+        for other in self.others.values():
             other.send(op, **values)
 
     def gather(self) -> list[Json]:
-        return [other.receive() for other in self.others]
+        return [other.receive() for other in self.others.values()]
 
     def announce(self, phase: str) -> None:
         if self.is_followed:
-            self.tell("phase", name=phase)
+            self.tell(Task.PHASE, name=phase)
             self.gather()
 
     @contextmanager
-    def together(self, task: str) -> Iterator[list[Json]]:
+    def together(self, task: Task) -> Iterator[list[Json]]:
         answers: list[Json] = []
         self.tell(task)
         yield answers
         answers += self.gather()
 
     def led(self, step: Step, inputs: Sequence[Inputs], kind: OrderKind = OrderKind.OWN) -> Step:
-        return LedStep(step, kind, inputs, self.orders, self.waiting)
+        self.orders.use(inputs)
+        return LedStep(step, kind, self.orders)
 
-    def led_inputs(self, kept: KeptInputs, inputs: Sequence[Inputs]) -> KeptInputs:
-        return LedInputs(kept, inputs, self.orders)
-
-    def watch(self) -> None:
-        with self.together("watch"):
-            pass
-
-    def newest_disturbance(self) -> Disturbance | None:
-        with self.together("disturbance") as answers:
-            pass
-        for other, answer in zip(self.others, answers, strict=True):
-            if answer["text"] is not None:
-                text = f"on the GPU of {other.name}: {answer['text']}"
-                return Disturbance(DisturbanceKind(answer["kind"]), text)
-        return None
+    def led_inputs(self, kept: KeptInputs) -> KeptInputs:
+        return LedInputs(kept, self.orders)
 
 
 class FollowingRank(SeveralRanks):
@@ -297,49 +262,46 @@ class FollowingRank(SeveralRanks):
     leads = False
     is_told = False
 
-    def meet(self) -> list[OtherRank]:
-        deadline = time.monotonic() + self.request.answer_s
-        while True:
+    def meet(self) -> None:
+        while LEADER not in self.others:
             try:
-                connection = connect(self.folder, str(self.rank))
+                connection = connect(self.folder, str(self.request.rank))
             except OSError:  # the leader does not listen yet
-                if time.monotonic() > deadline:
-                    raise self.absent(LEADER) from None
                 time.sleep(RETRY_S)
             else:
-                return [OtherRank(connection, self.request, LEADER)]
+                self.others[LEADER] = Partner(connection, None, name_of(LEADER, self.size))
 
     @property
-    def leader(self) -> OtherRank:
-        return self.others[0]
+    def leader(self) -> Partner:
+        return self.others[LEADER]
 
     def barrier(self) -> None:
         self.leader.ask("arrived")
 
-    def serve(self, calls: FollowedOrders, tasks: Mapping[str, Callable[[Json], Json]]) -> None:
-        """Make the calls that the leader orders, and do the tasks that it asks for, until the task
-        END. `tasks`: name -> a function of the message that returns the answer. Raises
-        LostRankError, Ended if another rank failed, and what calls and tasks raise."""
+    def answer(self, **values: Any) -> None:
+        """Answer the leader's newest task."""
+        self.leader.send("answer", **values)
+
+    def serve(self, calls: FollowedOrders, tasks: Mapping[Task, Callable[[Json], None]]) -> None:
+        """Make the calls that the leader orders, and do the tasks that it asks for, until the last
+        one. `tasks`: task -> a function of the message, which answers. Raises PartnerLostError, and
+        what calls and tasks raise."""
         self.barrier()
-        waiting = Waiting(self.look)
-        task = ""
-        while task != END:
+        task: Task | None = None
+        while task is not Task.END:
             self.is_told = False
             while not self.is_told:
-                order = calls.next()
-                if order is None:
-                    calls.poll()
-                    waiting.wait()
+                if calls.has_next:
+                    calls.obey_next()
                 else:
-                    calls.obey(order)
-                    waiting.rounds = 0
+                    calls.wait()
             message = self.leader.receive()
             calls.obey_all()
-            task = message["op"]
-            self.leader.send(task, **tasks[task](message))
+            task = Task(message["op"])
+            tasks[task](message)
 
     def look(self) -> None:
-        self.is_told = bool(self.ready())
+        self.is_told = self.leader.has_message or bool(self.polled(select.POLLIN))
 
 
 def ranks_of(request: RankRequest | None, device: torch.device) -> Ranks:
@@ -365,13 +327,17 @@ LARGEST = (
     "graph_pool_bytes",
     "process_gpu_bytes",
     "peak_host_bytes",
+    "graph_breaks",
+    "recompiles",
+    "cudagraph_skips",
 )
+#: Key in `Trial.extra`: `peak_allocated_bytes` of each rank.
+PEAKS = "ranks_peak_allocated_bytes"
 
 
 def facts_of(trial: Trial) -> Json:
-    """Return what a follower's trial found out about its process and its GPU."""
-    facts = {name: getattr(trial, name) for name in LARGEST}
-    return facts | {"foreign_processes": trial.foreign_processes}
+    """Return what the trial of a rank found out about its process and its GPU."""
+    return {name: getattr(trial, name) for name in (*LARGEST, "foreign_processes")}
 
 
 def merge_facts(trial: Trial, others: list[Json]) -> None:
@@ -381,17 +347,21 @@ def merge_facts(trial: Trial, others: list[Json]) -> None:
     everyone = [facts_of(trial), *others]
     for name in LARGEST:
         known = [facts[name] for facts in everyone if facts[name] is not None]
-        if known:
-            setattr(trial, name, max(known))
-    foreign = [facts["foreign_processes"] for facts in everyone]
-    if None not in foreign:
-        trial.foreign_processes = sum(foreign)
-    peaks = [facts[PEAKS] for facts in everyone]
-    trial.extra[RANKS] = {PEAKS: peaks}
+        setattr(trial, name, max(known, default=None))
+    peaks = [facts["peak_allocated_bytes"] for facts in everyone]
+    trial.extra[PEAKS] = peaks
     trial.ranks = len(everyone)
-    if None not in peaks:
-        trial.ranks_peak_allocated_bytes = sum(peaks)
+    trial.ranks_peak_allocated_bytes = total(peaks)
+    trial.foreign_processes = total([facts["foreign_processes"] for facts in everyone])
     trial.energy_mj = None  # of the leader's GPU alone
+
+
+def total(counts: Sequence[int | None]) -> int | None:
+    """Return the sum; None if one is unknown."""
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None
+    return sum(known)
 
 
 def record_spread(trial: Trial, calls: Timing) -> None:

@@ -76,7 +76,7 @@ class StepTimer:
 
     def time_alone(self) -> StepTimes:
         """Time the step, and notice whether a graph is compiled meanwhile."""
-        compilation = CompilationWatch()
+        compilation = CompilationWatch(self.context.ranks)
         with self.context.phase("timing"):
             times = self.take()
         return replace(times, compiled=compilation.compiled())
@@ -162,7 +162,7 @@ class StepTimer:
         """Time the step in turn with the other member of the duet. Return None if it has to be
         timed alone."""
         context = self.context
-        compilation = CompilationWatch()
+        compilation = CompilationWatch(context.ranks)
         with context.phase("warmup"):
             step = DuetStep(self.timer, self.recent_ms, self.has_period)
         duet = DuetMember(context, self.watcher, request, step, compilation)

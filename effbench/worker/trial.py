@@ -24,7 +24,8 @@ import torch
 from effbench.core.cell import Cell, Status, mode_settings
 from effbench.core.cores import physical_cores
 from effbench.core.errors import UnsupportedError
-from effbench.core.message import DEVICE_PHASE, LOST, RANKS, Json, MessagePipe, TrialRequest
+from effbench.core.meeting import PartnerLostError
+from effbench.core.message import DEVICE_PHASE, LOST_RANK, Json, MessagePipe, TrialRequest
 from effbench.core.parallel import NONE, Parallel
 from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
@@ -39,7 +40,7 @@ from effbench.modes.base import Example, Mode, Prepared
 from effbench.worker import failures
 from effbench.worker.context import TrialContext
 from effbench.worker.pairing import add_pairs
-from effbench.worker.ranks import END, LostRankError, merge_facts, record_spread
+from effbench.worker.ranks import Task, merge_facts, record_spread
 from effbench.worker.step_timer import StepTimer
 from effbench.worker.step_times import StepTimes
 from effbench.workloads import quantization, state
@@ -51,8 +52,6 @@ TRACED_MS = 50.0
 #: Key in `Trial.extra`: why a trial has no trace.
 NO_TRACE = "no_trace"
 COPY_BUDGET_S = 0.02
-#: Tasks of all ranks after timing.
-FACTS, CHECK = "facts", "check"
 
 
 def run_task(payload: Json, pipe: MessagePipe) -> Json:
@@ -70,19 +69,14 @@ def run_task(payload: Json, pipe: MessagePipe) -> Json:
     try:
         running(context).perform()
     except Ended as ended:
-        failed_ns = time.perf_counter_ns()
         trial.status, trial.reason = ended.status, ended.reason
     except BaseException as error:  # user code may raise anything
-        failed_ns = time.perf_counter_ns()
         trial.status, trial.reason = failures.classify(error, trial.phase)
         if trial.status is Status.ERROR:
             trial.has_library_status = bool(failures.LIBRARY_STATUS.search(trial.reason))
-        if isinstance(error, LostRankError):
-            trial.reason = f"in {trial.phase}: {error}"
-            trial.extra[RANKS] = {LOST: error.rank}
         trial.extra["traceback"] = failures.traceback_tail(error)
-    if not trial.status.is_measured:
-        context.ranks.settle_failure(trial, failed_ns)
+    if not trial.status.is_measured and request.rank is not None:
+        trial.extra[LOST_RANK] = context.ranks.ended_rank()
     seconds = context.seconds
     trial.build_s = seconds.get("build")
     trial.check_s = seconds.get("check")
@@ -159,11 +153,11 @@ class RunningTrial:
         if step_timer.has_period:
             self.watcher.record(self.trial)
         with self.context.phase("facts"):
-            with self.ranks.together(FACTS) as others:
+            with self.ranks.together(Task.FACTS) as others:
                 self.take_facts()
             merge_facts(self.trial, others)
         with self.context.phase("check"):
-            with self.ranks.together(CHECK) as answers:
+            with self.ranks.together(Task.CHECK) as answers:
                 self.wrong = self.workload.wrong_after_timing()
             self.wrong = self.wrong or self.ranks.first_reason(answers)
         if self.request.baseline and self.wrong is None and self.times.compiled is None:
@@ -176,7 +170,7 @@ class RunningTrial:
                 self.try_trace()
         facts = self.workload.figures(self.times.latency_ms)  # which may be a reason
         self.trial.extra["facts"] = self.prepared.checked_facts() | facts
-        with self.ranks.together(END) as answers:
+        with self.ranks.together(Task.END) as answers:
             self.degraded = self.degraded_reason()
         self.degraded = self.degraded or self.ranks.first_reason(answers)
 
@@ -287,7 +281,7 @@ class RunningTrial:
         self.led_step = self.ranks.led(workload.step, inputs)
         kept = None
         if workload.written:
-            kept = self.ranks.led_inputs(workload.kept, inputs)
+            kept = self.ranks.led_inputs(workload.kept)
         return timing.Timer(
             self.led_step,
             inputs,
@@ -336,7 +330,7 @@ class RunningTrial:
     def try_profile(self) -> None:
         try:
             self.take_profile()
-        except (Ended, LostRankError):
+        except (Ended, PartnerLostError):
             raise
         # from the profiler, or from the module under the counter's dispatch mode
         except Exception as error:
@@ -381,7 +375,7 @@ class RunningTrial:
                 self.trial.collective_ms = times.ms
                 self.trial.exposed_collective_ms = times.exposed_ms
             traced = trace_of(recorded)
-        except (Ended, LostRankError):
+        except (Ended, PartnerLostError):
             raise
         except UnsupportedError as error:
             self.trial.extra[NO_TRACE] = str(error)

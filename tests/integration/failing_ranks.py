@@ -63,6 +63,16 @@ class Hangs(Base):
         time.sleep(1000)
 
 
+class HangsLater(Base):
+    """The other rank waits in a collective meanwhile."""
+
+    later = True
+
+    def mischief(self):
+        Path("hangs").touch()
+        time.sleep(1000)
+
+
 class Raises(Base):
     def mischief(self):
         raise ValueError("bad weather")

@@ -1,6 +1,9 @@
 """A rank that dies, hangs or raises: the trial tells which one and why, and leaves no process."""
 
+import os
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,16 @@ EXPECTED = {
     "LacksMemory": ("oom", ["rank 1 of 2: in check: no room"]),
     "Leaves": ("crashed", ["rank 1 of 2: the process exited with code 3 (in check)"]),
 }
+CELL = ("model=custom", "model.inputs.x.shape=[4]", "mode=eager", "parallel=tp2")
+
+
+@pytest.fixture
+def pids(cli):
+    """The folder with a file for each process of a rank."""
+    shutil.copy(Path(__file__).parent / "failing_ranks.py", cli.folder / "ranks.py")
+    folder = cli.folder / "pids"
+    folder.mkdir()
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -33,19 +46,9 @@ EXPECTED = {
         ),
     ],
 )
-def test_each_failure_names_its_rank_and_leaves_no_process(cli, wait_gone, names):
-    shutil.copy(Path(__file__).parent / "failing_ranks.py", cli.folder / "ranks.py")
-    pids = cli.folder / "pids"
-    pids.mkdir()
+def test_each_failure_names_its_rank_and_leaves_no_process(cli, pids, wait_gone, names):
     targets = ",".join(f"ranks.{name}" for name in names)
-    done = cli.sweep(
-        "model=custom",
-        f"model.module._target_={targets}",
-        "model.inputs.x.shape=[4]",
-        "mode=eager",
-        "parallel=tp2",
-        "timeout_s=8",
-    )
+    done = cli.sweep(f"model.module._target_={targets}", *CELL, "timeout_s=8")
     assert (done.code, done.err) == (1, "")
     ended = {trial["model"]: trial for trial in trials_of(cli.db)}
     for name in names:
@@ -58,3 +61,19 @@ def test_each_failure_names_its_rank_and_leaves_no_process(cli, wait_gone, names
     assert len(left) == 2 * len(names)
     for pid in left:
         wait_gone(pid)
+
+
+def test_ctrl_c_ends_ranks_that_wait_for_each_other(cli, pids, processes, wait_gone):
+    target = "model.module._target_=ranks.HangsLater"
+    process = cli.start("-m", *cli.tiny, target, *CELL)
+    processes.append(process)
+    while not (cli.folder / "hangs").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted; resume with: effbench -m resume=" in out
+    assert len(list(pids.iterdir())) == 2
+    for file in pids.iterdir():
+        wait_gone(int(file.name))

@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 
+from effbench.core.message import RankRequest
 from effbench.measure.led_step import (
     CAPACITY,
     FollowedOrders,
@@ -13,8 +14,6 @@ from effbench.measure.led_step import (
     LedStep,
     OrderKind,
     Orders,
-    SharedOrders,
-    Waiting,
 )
 from effbench.models.inputs import KeptInputs
 
@@ -24,11 +23,13 @@ INPUTS = [((torch.full((2,), float(number)),), {}) for number in range(3)]
 class Pair:
     """A leader, and a follower that notes its calls and obeys in a thread."""
 
-    def __init__(self, folder, inputs=INPUTS, kept=()):
-        self.orders = Orders(SharedOrders(folder, 2))
-        shared = SharedOrders(folder, 2)
+    def __init__(self, folder, inputs=INPUTS, kept=(), look=lambda: None):
+        leader, follower = (RankRequest(rank, 2, str(folder)) for rank in (0, 1))
+        self.orders = Orders(leader, look)
+        self.orders.use(INPUTS)
         self.kept = KeptInputs(kept)
-        self.follower = FollowedOrders(shared, 1, torch.device("cpu"), inputs, self.kept)
+        cpu = torch.device("cpu")
+        self.follower = FollowedOrders(follower, look, cpu, inputs, self.kept)
         self.calls = []
         for kind in (OrderKind.OWN, OrderKind.BASELINE):
             self.follower.steps[kind] = self.note(kind)
@@ -43,7 +44,7 @@ class Pair:
             self.follower.obey_all()
 
     def led(self, step=lambda x: x, kind=OrderKind.OWN):
-        return LedStep(step, kind, INPUTS, self.orders, Waiting(lambda: None))
+        return LedStep(step, kind, self.orders)
 
     def __enter__(self):
         self.thread.start()
@@ -102,7 +103,7 @@ def test_all_ranks_restore_their_inputs(tmp_path):
     with Pair(tmp_path, others, kept=[others[1][0][0]]) as pair:
         others[1][0][0].fill_(5.0)
         own = KeptInputs([])
-        LedInputs(own, INPUTS, pair.orders).restore(INPUTS[1])
+        LedInputs(own, pair.orders).restore(INPUTS[1])
         step = pair.led()
         step(*INPUTS[0][0])
         step.sample(0.0)
@@ -114,8 +115,7 @@ def raise_timeout():
 
 
 def test_nobody_waits_for_a_follower_that_is_gone(tmp_path):
-    pair = Pair(tmp_path)
-    step = LedStep(lambda x: x, OrderKind.OWN, INPUTS, pair.orders, Waiting(raise_timeout))
+    step = Pair(tmp_path, look=raise_timeout).led()
     step(*INPUTS[0][0])
     with pytest.raises(TimeoutError):
         step.sample(0.0)

@@ -3,11 +3,11 @@
 import json
 import os
 import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from own_cells import EAGER, PhasePipe, cpu_cell, own_model, target_of
 from torch import nn
@@ -17,7 +17,7 @@ from effbench.core.message import RankRequest, TrialRequest
 from effbench.core.settings import Protocol
 from effbench.modes.base import Mode, Prepared
 from effbench.modes.eager import Eager
-from effbench.worker import trial
+from effbench.worker import ranks, trial
 from effbench.worker.context import TrialContext
 from effbench.worker.following import FollowingTrial
 
@@ -43,13 +43,13 @@ def run_rank(request, folder):
     (folder / f"record{number}").write_text(json.dumps(record))
 
 
-def run_ranks(cell, size=2, answer_s=20.0, protocol=PROTOCOL, **options):
+def run_ranks(cell, size=2, protocol=PROTOCOL, **options):
     """Run a trial with several ranks. Return their records, None for one that died."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         pids = []
         for number in range(size):
-            rank = RankRequest(number, size, name, answer_s)
+            rank = RankRequest(number, size, name)
             request = TrialRequest(cell.params(), protocol, rank=rank, **options)
             pid = os.fork()
             if pid == 0:
@@ -161,31 +161,113 @@ def fail():
     raise ValueError("no more")
 
 
-def test_the_leader_tells_why_another_rank_failed(monkeypatch):
+@pytest.mark.parametrize("shares", [True, False], ids=["in a collective", "between calls"])
+def test_the_leader_notices_that_another_rank_failed(monkeypatch, shares):
     monkeypatch.setattr(Trouble, "what", fail)
+    monkeypatch.setattr(Trouble, "shares", shares)
     leader, follower = run_ranks(cell_of(Trouble))
     assert follower.status is Status.ERROR
     assert follower.reason.startswith("in timing: ValueError: no more (")
     assert follower.reason.endswith(" in fail)")
+    assert follower.extra["lost_rank"] is None
     assert leader.status is Status.ERROR
-    assert leader.reason == f"rank 1 of 2: {follower.reason}"
+    assert leader.extra["lost_rank"] == 1
 
 
-def test_the_leader_names_a_rank_that_died(monkeypatch):
+def test_the_leader_notices_that_another_rank_died(monkeypatch):
     monkeypatch.setattr(Trouble, "what", lambda: os._exit(9))
     leader, follower = run_ranks(cell_of(Trouble))
     assert follower is None
     assert leader.status is Status.ERROR
-    assert leader.extra["ranks"] == {"lost": 1}
+    assert leader.extra["lost_rank"] == 1
 
 
-def test_the_leader_does_not_wait_for_ever(monkeypatch):
-    monkeypatch.setattr(Trouble, "what", lambda: time.sleep(3.0))
-    monkeypatch.setattr(Trouble, "shares", False)
-    leader, follower = run_ranks(cell_of(Trouble), answer_s=1.0)
-    assert "rank 1 of 2 did not answer for 1 s" in leader.reason
-    assert leader.extra["ranks"] == {"lost": 1}
-    assert follower.reason == f"rank 0 of 2: {leader.reason}"
+class Shares(nn.Module):
+    """A layer whose results the ranks share."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(32, 32, bias=False)
+
+    def forward(self, x):
+        output = self.layer(x)
+        dist.all_reduce(output)
+        return output
+
+
+class Traced(Mode):
+    """Is compiled by Dynamo. Rank 1 compiles again in each of the first `most` series."""
+
+    compiles = True
+    most = 0
+
+    def prepare(self, module, example):
+        compiled = torch.compile(
+            lambda x, series: module.layer(x) + 0 * len(series), backend="eager"
+        )
+
+        def step(x):
+            series = 0
+            if dist.get_rank() == 1:
+                series = min(self.most, PHASES.count("timing"))
+            output = compiled(x, str(series))
+            dist.all_reduce(output)
+            return output
+
+        return Prepared(step)
+
+
+TRACED = {"name": "own", "_target_": target_of(Traced)}
+
+
+@pytest.mark.parametrize(("series", "status"), [(1, "ok"), (2, "degraded")])
+def test_a_rank_that_compiles_alone_while_it_is_timed(monkeypatch, series, status):
+    monkeypatch.setattr(Traced, "most", series)
+    leader, _ = run_ranks(cell_of(Shares, TRACED))
+    assert leader.status == status, leader.reason
+    assert leader.recompiles == series
+    again = "rank 1 of 2: a graph was compiled again while it was timed (failed guard: "
+    assert leader.extra["timed_again"].startswith(again)
+    if status == "degraded":
+        assert leader.reason.startswith(again)
+
+
+class Lacks(Mode):
+    """Rank `number` lacks memory while it prepares. None: all do."""
+
+    number = 1
+
+    def prepare(self, module, example):
+        if self.number in (None, dist.get_rank()):
+            raise torch.OutOfMemoryError("no room")
+        module(*example.args)
+        return Prepared(module)
+
+
+LACKS = {"name": "own", "_target_": target_of(Lacks)}
+
+
+def test_a_rank_that_cannot_prepare_ends_alone():
+    leader, follower = run_ranks(cell_of(Shares, LACKS))
+    assert (follower.status, follower.reason) == (Status.OOM, "in prepare: no room")
+    assert leader.extra["lost_rank"] == 1
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_rank_that_cannot_prepare_the_baseline_fails_if_others_wait_for_it(monkeypatch, number):
+    monkeypatch.setattr(ranks, "SILENT_S", 0.5)
+    monkeypatch.setattr(Lacks, "number", number)
+    records = run_ranks(cell_of(Shares), baseline=LACKS)
+    assert (records[number].status, records[number].reason) == (Status.OOM, "in pairs: no room")
+    assert records[1 - number].extra["lost_rank"] == number
+
+
+def test_without_a_baseline_in_any_rank_there_are_no_pairs(monkeypatch):
+    monkeypatch.setattr(Lacks, "number", None)
+    leader, follower = run_ranks(cell_of(Shares), baseline=LACKS)
+    assert (leader.status, follower.status) == (Status.OK, Status.OK)
+    assert leader.extra["no_pairs"] == "OutOfMemoryError: no room"
+    assert leader.latency_ms > 0
 
 
 class Alone(nn.Linear):
@@ -210,7 +292,7 @@ def test_the_batches_of_a_rank(tmp_path, parallel, phase):
     cell = cpu_cell(model=model, phase=phase, parallel=parallel, training=training)
     batches = []
     for number, kind in enumerate((trial.RunningTrial, FollowingTrial)):
-        rank = RankRequest(number, 2, str(tmp_path), 1.0)
+        rank = RankRequest(number, 2, str(tmp_path))
         request = TrialRequest(cell.params(), PROTOCOL, rank=rank)
         running = kind(TrialContext(request, PhasePipe()))
         running.mode = Eager()

@@ -392,9 +392,7 @@ class LocalExecutor(TrialExecutor):
         with tempfile.TemporaryDirectory(
             prefix="effbench-ranks-", ignore_cleanup_errors=True
         ) as folder:
-            # the trial times out before a rank gives up another one, and finds which one is late
-            answer_s = 2 * timeout_s
-            leader = RankRequest(0, len(slot.ranks), folder, answer_s)
+            leader = RankRequest(0, len(slot.ranks), folder)
             ranks = Ranks.start(
                 server,
                 request,
