@@ -366,10 +366,12 @@ def rebuild_results(connection: Connection, sweep_id: str, cell_key: str | None 
 def _compared_with(connection: Connection, plan: sa.Select[Any], cell_key: str) -> set[str]:
     """Return the comparison key of a cell, and those of the same cell on other numbers of devices
     in this plan."""
-    params = connection.scalars(select(CELL.c.params).filter_by(key=cell_key)).one()
+    cell = connection.execute(select(CELL).filter_by(key=cell_key)).one()
+    # without these conditions, the query would read the JSON of each cell
+    alike = CELL.c.model == cell.model, CELL.c.bs == cell.bs, CELL.c.mode == cell.mode
     parallel = CELL.c.params["parallel"].as_string()
-    values = connection.scalars(plan.with_only_columns(parallel).distinct())
-    return {Cell(**params).over(value).comparison_key for value in values}
+    values = connection.scalars(plan.where(*alike).with_only_columns(parallel).distinct())
+    return {Cell(**cell.params).over(value).comparison_key for value in values}
 
 
 def _samples_per_call(cell: sa.Row[Any]) -> float | None:
