@@ -87,7 +87,7 @@ class Metric:
             return change_text(value)
         if self.unit == "×":
             return significant(value, 2) if value < 0.0995 else f"{value:.2f}"
-        if self.unit == "":
+        if self.unit == "" and self.interval is None:
             return f"{value:.3g}"
         return significant(value, 3)
 

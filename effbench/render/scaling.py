@@ -55,11 +55,9 @@ def cell_of(scaling: Scaling) -> str:
 
 def scaling_table(scalings: Sequence[Scaling]) -> Table:
     """Return a table with a row for each comparison, of which there must be one."""
-    labels = [name for name in scalings[0].several.labels if name != "parallel"]
     columns = [
-        *label_columns(labels, once=True),
+        *label_columns(scalings[0].several.labels, once=True),
         Column("mode"),
-        Column("parallel"),
         Column("single", "one device", numeric=True),
         Column("several", "several", numeric=True),
     ]

@@ -34,6 +34,7 @@ def test_a_quantity_has_its_type_and_an_explanation(metric):
         ("break_even_calls", 1234, "1,234", "1,234 calls"),
         ("peak_reserved_bytes", 1536, "1.50 KiB", "1.50 KiB"),
         ("gpu_idle_fraction", 0.25, "0.25", "0.25"),
+        ("scaling_efficiency", 0.25, "0.250", "0.250"),  # with as many digits as its bounds
         ("latency_ms", None, "—", "—"),
         ("speedup", float("inf"), "∞", "∞"),
     ],

@@ -61,7 +61,7 @@ def test_the_table_has_what_explains_the_efficiency(shown):
     line = next(
         line for line in shown(CELLS).splitlines() if " 2.50 ms" in line and " 4.00 ms" in line
     )
-    for text in (" 0.8 (", "0.0100 ms", "0.200 ms", " 0 ms"):
+    for text in (" 0.800 (", "0.0100 ms", "0.200 ms", " 0 ms"):
         assert text in line
 
 
@@ -78,7 +78,7 @@ def test_a_sweep_on_single_devices_has_no_such_table(shown, options):
 def test_the_efficiency_is_a_metric(shown):
     lines = shown(CELLS, "--metric", "scaling_efficiency").splitlines()
     (line,) = [line for line in lines if " tp2 " in line and " 64 " in line]
-    assert " 0.8 (" in line
+    assert " 0.800 (" in line
 
 
 @pytest.mark.parametrize("metric", ["kernels", "enqueue_ms"])
