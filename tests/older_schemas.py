@@ -13,7 +13,9 @@ AFTER_0010 = (
     " pair_speedup_low pair_speedup_high pair_speedup_disturbed pairs pair_period_speedup"
     " pair_period_speedup_low pair_period_speedup_high pair_period_speedup_disturbed period_pairs"
     " pair_disturbance host collective_ms exposed_collective_ms rank_spread_ms ranks"
-    " ranks_peak_allocated_bytes"
+    " ranks_peak_allocated_bytes cold_s cold_interpreter_s cold_imports_s cold_device_s"
+    " cold_build_s cold_load_s cold_trace_s cold_compile_s cold_autotune_s cold_capture_s"
+    " cold_first_call_s steady_call cache_bytes cache_hits cache_misses cache_reuse"
 )
 AFTER_0006 = (
     "host_ms disturbed_fraction compilation kernel_fingerprint latency_p99_ms quantization_error"

@@ -14,7 +14,7 @@ from effbench.config.compose import Job
 from effbench.config.overrides import CONFIG_DIR
 from effbench.config.validation import validate
 from effbench.core import streams
-from effbench.core.cell import Cell
+from effbench.core.cell import COLDSTART, NO_CACHE, Cell
 from effbench.core.errors import ConfigError
 from effbench.core.labels import override_text
 from effbench.core.parallel import Parallel
@@ -37,7 +37,7 @@ from effbench.run.sweep import (
 )
 
 #: Sections with the settings of the phase of the same name.
-OF_PHASES = ("training", "generate")
+OF_PHASES = ("training", "generate", COLDSTART)
 #: Settings that are not needed to rerun a cell; its interpreter is stored with its environment.
 NOT_OF_CELLS = (
     "baseline_mode",
@@ -145,6 +145,8 @@ def cell_of(config: Config) -> Cell:
     of_phase: dict[str, Any] = {}
     if config.phase in OF_PHASES:  # must not affect keys of cells of other phases
         of_phase[config.phase] = dict(vars(getattr(config, config.phase)))
+    if config.phase == COLDSTART:
+        of_phase["cache"] = config.cache or NO_CACHE
     return Cell(
         model=model_of(config),
         bs=config.bs,

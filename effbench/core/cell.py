@@ -50,6 +50,10 @@ SEVERITY = tuple(Status)
 #: Numerics that the parameters of cells omit while they have these values, so that the keys of
 #: older cells stay valid.
 LATER_NUMERICS = {"channels_last": False, "quantize": None, "grad_mode": "auto"}
+#: The phase that times fresh processes up to their first answer.
+COLDSTART = "coldstart"
+#: Values of `cache` and of `coldstart.change` without a cache, and without a change.
+NO_CACHE = NO_CHANGE = "none"
 
 
 def canonical_json(value: Any) -> str:
@@ -86,10 +90,11 @@ class Cell:
     forward's arguments, each with its `name`), `tolerance` and `allow_nonfinite`; `mode` holds
     `name`, `_target_` and the mode's settings. `stream` is None if all calls have the same sizes;
     otherwise it holds what `streams.resolve` returns, and `bs` is the largest batch size.
-    `training` and `generate` hold the settings of their phases, otherwise None. `threads` is None
-    for one thread for each physical core. `parallel` is None for one device, otherwise what
-    `Parallel.parse` reads. All values are plain JSON. `dtype` and `device` may be
-    `auto` until the sweep is planned (`config.cells.resolve`).
+    `training`, `generate` and `coldstart` hold the settings of their phases, otherwise None.
+    `threads` is None for one thread for each physical core. `parallel` is None for one device,
+    otherwise what `Parallel.parse` reads. `cache` is what a fresh process starts with, None unless
+    the phase is `coldstart`. All values are plain JSON. `dtype` and `device` may be `auto` until
+    the sweep is planned (`config.cells.resolve`).
 
     A new axis is a field of `settings.Config`, a field here that is None by default, a line in
     `config.cells.cell_of`, and the code in `worker/trial.py` that reads it; then run
@@ -110,6 +115,8 @@ class Cell:
     generate: JsonObject | None = None
     threads: int | None = None
     parallel: str | None = None
+    coldstart: JsonObject | None = None
+    cache: str | None = None
 
     @cached_property
     def key(self) -> str:
@@ -118,8 +125,20 @@ class Cell:
 
     @cached_property
     def comparison_key(self) -> str:
-        """SHA-256 of all but the mode: cells that share it are compared."""
-        return digest({name: value for name, value in self.params().items() if name != "mode"})
+        """SHA-256 of all but the mode and the cache: cells that share it are compared."""
+        compared = self.params()
+        compared.pop("mode")
+        compared.pop("cache", None)
+        return digest(compared)
+
+    @cached_property
+    def cold_key(self) -> str:
+        """Key of the cell of phase `coldstart` that fills the cache of this one; of another phase
+        its own key."""
+        if self.coldstart is None:
+            return self.key
+        filling = self.coldstart | {"change": NO_CHANGE, "processes": 1}
+        return dataclasses.replace(self, coldstart=filling, cache=NO_CACHE).key
 
     def over(self, parallel: str | None) -> Cell:
         """Return the same cell with this value of `parallel`."""

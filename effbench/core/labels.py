@@ -50,7 +50,7 @@ _STREAM, _RATE = "stream.name", "stream.rate"
 #: Parameters that are labels even if all rows have the same value: bs is the largest size of a
 #: stream and would look like the only one, and a generation or a call on several devices would look
 #: like a single call on one.
-_ALWAYS = (_STREAM, _RATE, "generate.prompt", "generate.new_tokens", "parallel")
+_ALWAYS = (_STREAM, _RATE, "generate.prompt", "generate.new_tokens", "parallel", "cache")
 #: Parameters that have a field of their own, or follow from `_ALWAYS`.
 _COVERED = frozenset(
     {

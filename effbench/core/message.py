@@ -3,7 +3,7 @@
 Sweep to server:
 
     {"v", "op": "run", "id", "task", "payload", "env"}
-        task: probe, preload, check or trial
+        task: probe, preload, check, trial or coldstart
     {"v", "op": "kill", "id"}
 
 Server to sweep:
@@ -142,6 +142,8 @@ class TrialRequest(Payload):
     duet: DuetRequest | None = None
     # the process is one of several ranks; None: it is the only one
     rank: RankRequest | None = None
+    # value of CUDA_VISIBLE_DEVICES that selects another GPU, for coldstart.change=gpu
+    other_gpu: str | None = None
 
     def __post_init__(self) -> None:
         # from JSON

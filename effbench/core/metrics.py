@@ -257,6 +257,104 @@ class TrialFigures:
         help="preparation and first call together; slowest of the trials with a cold cache, or of a"
         " mode that compiles nothing",
     )
+    cold_s: Number = metric(
+        "cold start",
+        unit="s",
+        compare="ratio",
+        interval=("cold_ci_low_s", "cold_ci_high_s"),
+        help="phase=coldstart: time from the start of a fresh process to its first answer;"
+        " geometric mean of the trials",
+    )
+    cold_interpreter_s: Number = metric(
+        "cold start: interpreter",
+        unit="s",
+        combine="median",
+        help="from the start of the process to the program's first line",
+    )
+    cold_imports_s: Number = metric(
+        "cold start: imports",
+        unit="s",
+        combine="median",
+        help="importing torch and the modules of model and mode",
+    )
+    cold_device_s: Number = metric(
+        "cold start: device",
+        unit="s",
+        combine="median",
+        help="first use of CUDA; NULL on the CPU",
+    )
+    cold_build_s: Number = metric(
+        "cold start: build",
+        unit="s",
+        combine="median",
+        help="making the module with its weights and the inputs, on the device",
+    )
+    cold_load_s: Number = metric(
+        "cold start: load",
+        unit="s",
+        combine="median",
+        help="loading the bundle or the package",
+    )
+    cold_trace_s: Number = metric(
+        "cold start: trace",
+        unit="s",
+        combine="median",
+        help="Dynamo and AOTAutograd",
+    )
+    cold_compile_s: Number = metric(
+        "cold start: compile",
+        unit="s",
+        combine="median",
+        help="Inductor, Triton and the C++ compiler",
+    )
+    cold_autotune_s: Number = metric(
+        "cold start: autotune",
+        unit="s",
+        combine="median",
+        help="choosing kernels by timing them",
+    )
+    cold_capture_s: Number = metric(
+        "cold start: capture",
+        unit="s",
+        combine="median",
+        help="capturing CUDA graphs",
+    )
+    cold_first_call_s: Number = metric(
+        "cold start: first call",
+        unit="s",
+        combine="median",
+        help="the rest of preparing and of the first call",
+    )
+    steady_call: Whole = metric(
+        "first steady call",
+        unit="calls",
+        combine="max",
+        from_times=True,
+        help="number of the first call of a fresh process that is as fast as later ones",
+    )
+    cache_bytes: Whole = metric(
+        "cache size",
+        unit="bytes",
+        compare="ratio",
+        combine="max",
+        help="size of the bundle, the package, or the files of the folder",
+    )
+    cache_hits: Whole = metric(
+        "cache hits",
+        better=HIGHER,
+        combine="max",
+        help="parts of the compilation that a fresh process found in its cache",
+    )
+    cache_misses: Whole = metric(
+        "cache misses",
+        compare="exact",
+        combine="max",
+        help="parts that it compiled although it had a cache",
+    )
+    cache_reuse: Text = fact(
+        "how much of the cache a fresh process used: `whole`, `part` or `none`; of several trials"
+        " the least; NULL for `cache=none`"
+    )
     build_peak_allocated_bytes: Whole = metric(
         "peak allocated, building",
         unit="bytes",
@@ -510,6 +608,27 @@ class ResultFigures:
         help="the same with a cache that the cell filled",
     )
     first_call_s: Number = None
+    cold_s: Number = None
+    cold_ci_low_s: Number = None
+    cold_ci_high_s: Number = None
+    cold_interpreter_s: Number = None
+    cold_imports_s: Number = None
+    cold_device_s: Number = None
+    cold_build_s: Number = None
+    cold_load_s: Number = None
+    cold_trace_s: Number = None
+    cold_compile_s: Number = None
+    cold_autotune_s: Number = None
+    cold_capture_s: Number = None
+    cold_first_call_s: Number = None
+    steady_call: Whole = None
+    cache_bytes: Whole = None
+    cache_hits: Whole = None
+    cache_misses: Whole = None
+    cache_reuse: Text = fact(
+        "how much of the cache a fresh process used: `whole`, `part` or `none`; of several trials"
+        " the least; NULL for `cache=none`"
+    )
     break_even_calls: Whole = metric(
         "break-even",
         unit="calls",
@@ -632,6 +751,8 @@ RESULT_METRICS = metrics_of_results()
 METRICS = {metric.name: metric for metric in RESULT_METRICS if metric.title}
 #: column of a result, in order -> type: these quantities and the intervals of metrics
 RESULT_FIGURES = figures_of_results()
+#: the parts of a cold start, in order
+COLD_PARTS = tuple(name for name in METRICS if name.startswith("cold_") and name != "cold_s")
 #: metrics of trials whose results have an interval over the trials
 ESTIMATED = tuple(metric.name for metric in TRIAL_METRICS if metric.interval)
 #: metric -> the columns of its 95 % confidence interval

@@ -33,6 +33,9 @@ NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 OneOrMore: TypeAlias = Annotated[float, Meta(ge=1)]
 #: Calls of one pass of a stream; requests per second.
+#: Processes at once; batch sizes that are prepared.
+UpTo64: TypeAlias = Annotated[int, Meta(ge=1, le=64)]
+UpTo16: TypeAlias = Annotated[int, Meta(ge=1, le=16)]
 Calls: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
 Rate: TypeAlias = Annotated[float, Meta(ge=0, le=100_000)]
 LargestSize: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -167,6 +170,18 @@ class Generate:
 
 
 @dataclass
+class ColdStart:
+    """Settings of a fresh process; part of the cell if phase=coldstart."""
+
+    # what differs from when the cache was made: batch size, number of dimensions of an input
+    # (`rank`), GPU, or a constant in the module
+    change: Literal["none", "folder", "bs", "rank", "gpu", "constant"] = "none"
+    processes: UpTo64 = 1  # fresh processes that start at once
+    # batch sizes to prepare before the first answer: bs, 2·bs, 4·bs …
+    sizes: UpTo16 = 1
+
+
+@dataclass
 class SweepSettings:
     # name for `--sweep` and `resume=`; `history --name` follows all sweeps with this name
     name: str | None = None
@@ -251,10 +266,15 @@ class Config:
     mode: Names = field(default_factory=dict)
     # dtype of weights and float inputs; `auto`: bfloat16 on CUDA, float32 on the CPU
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
-    # `inference`: call the module; `training`: run training steps; `generate`: generate tokens
-    phase: Literal["inference", "training", "generate"] = "inference"
+    # `inference`: call the module; `training`: run training steps; `generate`: generate tokens;
+    # `coldstart`: start a fresh process and call the module
+    phase: Literal["inference", "training", "generate", "coldstart"] = "inference"
     training: Training = field(default_factory=Training)
     generate: Generate = field(default_factory=Generate)
+    coldstart: ColdStart = field(default_factory=ColdStart)
+    # phase=coldstart: what a fresh process starts with: nothing, a `folder` of compile caches, the
+    # same as one file (`bundle`), or the `package` of mode=aot-inductor; null: `none`
+    cache: Literal["none", "folder", "bundle", "package"] | None = None
     # threads of torch on the CPU; null: one for each physical core that the trial may use
     threads: AtLeast1 | None = None
     device: Literal["auto", "cuda", "cpu"] = "auto"  # `auto`: cuda if torch sees a GPU, else cpu

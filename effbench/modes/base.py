@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import torch
 from torch import nn
 
+from effbench.core.cell import NO_CACHE, NO_CHANGE, Cell
 from effbench.core.errors import ConfigError
 from effbench.models.inputs import Args, Batch, Kwargs, Step
 
@@ -137,6 +138,24 @@ def needs_cuda(device: torch.device, what: str) -> str | None:
     if device.type == "cuda":
         return None
     return f"{what} needs CUDA, but this cell runs on {device.type}"
+
+
+def uncacheable(cell: Cell, mode: Mode) -> str | None:
+    """Return why a fresh process cannot start this mode with the cell's cache, or None."""
+    name, cache = cell.mode_name, cell.cache
+    if cache == NO_CACHE:
+        change = (cell.coldstart or {}).get("change", NO_CHANGE)
+        if change != NO_CHANGE:
+            return f"coldstart.change={change} needs a cache, and this cell has cache=none"
+    elif cache == "package":
+        if not mode.stores_weights:
+            return f"cache=package needs mode=aot-inductor, not {name}"
+    elif cache is not None:
+        if not mode.compiles:
+            return f"{name} compiles nothing, so there is nothing to cache"
+        if not mode.uses_dynamo:
+            return f"what {name} compiles is a package: use cache=package"
+    return None
 
 
 def needs_compiler(device: torch.device) -> str | None:

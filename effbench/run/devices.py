@@ -44,6 +44,7 @@ class Slot:
     `index`, `uuid`: of the GPU, None for the CPU; `visible`: the value of CUDA_VISIBLE_DEVICES that
     selects it. `cores`: those of its trials; None: no pinning. `ranks`: the slot of each process
     of a trial that uses several devices; the slot's other fields are those of the first one.
+    `other`: a second GPU for a trial that changes its GPU.
     """
 
     name: str
@@ -53,12 +54,15 @@ class Slot:
     visible: str = ""
     cores: list[int] | None = None
     ranks: Sequence[Slot] = ()
+    other: Slot | None = None
 
     @property
     def devices(self) -> list[Slot]:
         """The devices to lock. All processes of a machine lock several in this order, so that none
         waits for one that waits for it."""
         by_uuid = {slot.uuid or "": slot for slot in self.ranks or [self]}
+        if self.other is not None:
+            by_uuid[self.other.uuid or ""] = self.other
         return [by_uuid[uuid] for uuid in sorted(by_uuid)]
 
     @property
@@ -159,33 +163,48 @@ def slots_of(gpus: Sequence[ProbedGpu], cells: Iterable[Cell]) -> list[Slot]:
 # --- several devices ---
 
 
-def rank_count(cell: Cell) -> int:
-    """Return the number of processes of a trial of this cell, each with its own device."""
+def changes_gpu(cell: Cell) -> bool:
+    """Return whether a trial of this cell makes a cache on one GPU and uses it on another."""
+    return cell.coldstart is not None and cell.coldstart["change"] == "gpu"
+
+
+def device_count(cell: Cell) -> int:
+    """Return the number of devices that a trial of this cell needs: one for each of its ranks."""
+    if changes_gpu(cell):
+        return 2
     parallel = Parallel.parse(cell.parallel or NONE)
     return parallel.size if parallel else 1
 
 
 def lacking_devices(cell: Cell, slots: Iterable[Slot]) -> str | None:
-    """Return why no trial of this cell can have a device for each of its ranks, or None. `slots`:
-    all of this machine."""
-    size, unit = rank_count(cell), "physical cores"
+    """Return why no trial of this cell can have the devices that it needs, or None. `slots`: all of
+    this machine."""
+    size, unit = device_count(cell), "physical cores"
     if size == 1:
         return None
+    setting = f"parallel={cell.parallel}"
+    if changes_gpu(cell):
+        setting = "coldstart.change=gpu"
+        if cell.device != "cuda":
+            return f"{setting} needs device=cuda, not {cell.device}"
     found = len(physical_cores(os.sched_getaffinity(0)))
     if cell.device == "cuda":
         unit = "GPUs"
         found = sum(slot.is_gpu for slot in slots)
     if found >= size:
         return None
-    return f"parallel={cell.parallel} needs {size} {unit}; this machine has {found}"
+    return f"{setting} needs {size} {unit}; this machine has {found}"
 
 
 def joined_slot(cell: Cell, slots: Sequence[Slot]) -> Slot:
     """Return the slot of a trial of this cell: that of its ranks, if the cell has several. On GPUs
     each has one of these slots, on the CPU an equal part of the physical cores."""
-    size = rank_count(cell)
+    size = device_count(cell)
     if size == 1:
         return slots[0]
+    if changes_gpu(cell):
+        first, second = sorted(slots[:2], key=lambda slot: slot.index or 0)
+        return replace(first, name=f"{first.name}, {second.name}", other=second)
     ranks = cpu_ranks(slots[0], size)
     if cell.device == "cuda":
         ranks = gpu_ranks(slots[:size])

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from effbench.core.cell import Cell, Trial
 from effbench.core.printable import between, count, listed
 from effbench.core.table import Column, Table
-from effbench.run.devices import Slot, rank_count
+from effbench.run.devices import Slot, device_count
 from effbench.run.plan import CellRun, Settings, SweepPlan
 from effbench.run.pool import Servers, environment_ids
 from effbench.run.progress import work_text
@@ -92,7 +92,7 @@ def duration_text(
             trial_s = longest_s
             if "modes.eager." not in run.cell.mode.get("_target_", ""):
                 trial_s += COMPILE_S
-            parallel = max(1, devices[run.cell.device] // rank_count(run.cell))
+            parallel = max(1, devices[run.cell.device] // device_count(run.cell))
             high_s += min(trial_s, settings.timeout_s) / parallel
             may_be_dropped = group.round > 0 and protocol.enough_interval
             if not may_be_dropped:

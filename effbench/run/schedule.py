@@ -9,9 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from effbench.core.cell import Status, Trial
+from effbench.core.cell import COLDSTART, Status, Trial
 from effbench.core.labels import grouped
-from effbench.run.devices import Slot, rank_count
+from effbench.run.devices import Slot, device_count
 from effbench.run.duets import Duets, StoppingRule, misses_compilations
 from effbench.run.plan import CellRun, Settings, is_of_duet
 from effbench.stats.intervals import enough
@@ -35,12 +35,16 @@ class TrialGroup:
         """The number of GPUs that its trials need at once, at least 1; 1 on the CPU."""
         if self.device == "cpu":
             return 1
-        return max(rank_count(run.cell) for run in self.runs)
+        return max(device_count(run.cell) for run in self.runs)
 
     @property
     def key(self) -> Hashable:
-        """What the groups of these runs share in all rounds."""
-        return self.runs[0].group
+        """What groups share that must not run at the same time: all rounds of these runs, and all
+        cells that use the same cache."""
+        first = self.runs[0]
+        if first.cell.phase == COLDSTART:
+            return first.cell.cold_key
+        return first.group
 
 
 @dataclass
@@ -59,7 +63,8 @@ class Placement:
 class TrialQueue:
     """The remaining trials. Thread-safe.
 
-    Only one group of a cell runs at a time, since its compile cache has one writer. Those of a
+    Only one group of a cell runs at a time, since its compile cache has one writer (see
+    `TrialGroup.key`). Those of a
     round on GPUs come before those on the CPU.
 
     `slots`: all slots; a trial for any other device, or for more GPUs than there are, runs on any
@@ -185,8 +190,8 @@ class RoundsNeeded:
         return all(self.is_precise(trials, quiet) for trials in measured)
 
     def is_precise(self, trials: Sequence[Trial], rounds: set[int]) -> bool:
-        """Return whether latency and period are precise enough in these rounds, over all
-        compilations."""
+        """Return whether latency, period and cold start are precise enough in these rounds, over
+        all compilations."""
         target = self.settings.protocol.enough_interval
         if target is None:
             return False
@@ -195,7 +200,8 @@ class RoundsNeeded:
         good = [trial for trial in trials if trial.round in rounds]
         if misses_compilations(good, self.settings.compilations):
             return False
-        means = list(filter(None, [estimate(good, "latency_ms"), estimate(good, "period_ms")]))
+        times = ("latency_ms", "period_ms", "cold_s")
+        means = list(filter(None, [estimate(good, name) for name in times]))
         return bool(means) and all(enough(mean, len(good), target) for mean in means)
 
 

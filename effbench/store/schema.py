@@ -23,7 +23,7 @@ from effbench.core.metrics import RESULT_FIGURES, TRIAL_METRICS
 from effbench.core.trace import BYTES_LIMIT
 
 #: revisions that `effbench db upgrade` accepts, oldest first
-REVISIONS = tuple(f"{number:04}" for number in range(6, 21))
+REVISIONS = tuple(f"{number:04}" for number in range(6, 22))
 HEAD_REVISION = REVISIONS[-1]
 #: restricted because folders are named after sweeps
 SWEEP_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")

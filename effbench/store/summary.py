@@ -58,6 +58,8 @@ ENOUGH_UNMARKED = 3
 SLOWER_HOST = 1.1
 #: values of `speedup_from`
 PAIRS, SEPARATE = "pairs", "separate"
+#: values of `cache_reuse`, the least first
+REUSES = ("none", "part", "whole")
 
 # --- the trials that count ---
 
@@ -236,6 +238,7 @@ def summarise(
         compilations=_distinct(trial.compilation for trial in kept),
         hosts=_distinct(trial.host for trial in kept),
         unsteady_trials=steady.count(False) if steady else None,
+        cache_reuse=_least_reuse(kept),
         throughput_per_s=_throughput(bs, summary.period_ms or summary.latency_ms),
         gpu_idle_fraction=idle,
         bound=bound(idle),
@@ -257,6 +260,12 @@ def _distinct(values: Iterable[object]) -> int | None:
     """Return the number of distinct values; None if one of them is."""
     distinct = set(values)
     return None if None in distinct else len(distinct)
+
+
+def _least_reuse(trials: Sequence[Trial]) -> str | None:
+    """Return the least reuse of a cache in these trials; None if they had none."""
+    reuses = {trial.cache_reuse for trial in trials}
+    return next((reuse for reuse in REUSES if reuse in reuses), None)
 
 
 def _throughput(bs: float | None, call_ms: float | None) -> float | None:

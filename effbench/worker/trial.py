@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import torch
 
-from effbench.core.cell import Cell, Status, mode_settings
+from effbench.core.cell import COLDSTART, Cell, Status, mode_settings
 from effbench.core.cores import physical_cores
 from effbench.core.errors import UnsupportedError
 from effbench.core.meeting import PartnerLostError
@@ -36,7 +36,7 @@ from effbench.models.build import build_module, resolve_target, set_numerics
 from effbench.models.inputs import Step
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
-from effbench.modes.base import Example, Mode, Prepared
+from effbench.modes.base import Example, Mode, Prepared, uncacheable
 from effbench.worker import failures
 from effbench.worker.context import TrialContext
 from effbench.worker.pairing import add_pairs
@@ -416,7 +416,9 @@ class RunningTrial:
 
 def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:
     """Return why this mode cannot run this cell, or None."""
-    if cell.phase not in mode.phases:
+    # a fresh process calls the module
+    phase = "inference" if cell.phase == COLDSTART else cell.phase
+    if phase not in mode.phases:
         return (
             f"the mode {cell.mode_name} does not support phase={cell.phase}; it supports"
             f" {', '.join(mode.phases)}"
@@ -424,4 +426,6 @@ def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:
     cores = len(os.sched_getaffinity(0))
     if cell.threads is not None and cell.threads > cores:  # they would wait for each other
         return f"threads={cell.threads} needs as many cores, and this process may use {cores}"
-    return mode.missing(device) or workload_of(cell).unsupported(cell, mode)
+    return (
+        mode.missing(device) or uncacheable(cell, mode) or workload_of(cell).unsupported(cell, mode)
+    )

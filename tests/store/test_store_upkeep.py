@@ -117,7 +117,7 @@ def test_an_upgrade_without_room_for_the_copy_changes_nothing(older, monkeypatch
 
 
 #: Changes with every table and the view. Who changes the schema adds a revision, and changes this.
-DIGEST = "febf3c4729e574b0"
+DIGEST = "02ce5502d4ca7bef"
 
 
 def test_the_schema_is_that_of_its_revision():

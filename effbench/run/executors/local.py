@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from effbench.core.cell import Status, Trial
+from effbench.core.cell import COLDSTART, Status, Trial
 from effbench.core.errors import WorkerError
 from effbench.core.meeting import ALONE, DUET
 from effbench.core.message import BEFORE_USER_CODE, DuetRequest, RankRequest, TrialRequest
@@ -373,7 +373,8 @@ class LocalExecutor(TrialExecutor):
         meeting: Meeting | None,
     ) -> ServerRequest:
         """Run the trial in one process, and return its task."""
-        task = server.submit("trial", request.to_json(), {**slot.env, **run.cell.env})
+        name = COLDSTART if run.cell.phase == COLDSTART else "trial"
+        task = server.submit(name, request.to_json(), {**slot.env, **run.cell.env})
         for phase in server.phases(task, self.settings.timeout_s, self.stop):
             self.progress.phase(run, phase)
             if meeting is not None:
@@ -423,9 +424,13 @@ class LocalExecutor(TrialExecutor):
         if self.is_busy:
             protocol["patience"] = 1.0
         environment_id = self.environment_ids[run.interpreter]
-        caches = self.caches / environment_id / run.cell.key[:32]
+        caches = self.caches / environment_id / run.cell.cold_key[:32]
         used = {record.compilation for record in self.rounds.history[run]}
         compilation = self.compilation_of(used, round, caches)
+        is_cold = compilation not in used
+        if run.cell.phase == COLDSTART:  # its process fills the cache, and keeps it
+            compilation, is_cold = 0, False
+        other = slot.other.visible if slot.other is not None else None
         speeds = self.speeds[environment_id]
         return TrialRequest(
             cell=run.cell.params(),
@@ -434,12 +439,13 @@ class LocalExecutor(TrialExecutor):
             gpu_uuid=slot.uuid,
             cache_dir=str(caches / str(compilation)),
             compilation=compilation,
-            is_cold=compilation not in used,
+            is_cold=is_cold,
             cores=slot.cores,
             foreign_wait_s=self.settings.executor.foreign_wait_s,
             host_ms=speeds.quiet_ms(),
             host_high_ms=speeds.high_ms(),
             baseline=self.baseline_of(run),
+            other_gpu=other,
         )
 
     def compilation_of(self, used: Set[int | None], round: int, caches: Path) -> int:
@@ -456,9 +462,9 @@ class LocalExecutor(TrialExecutor):
 
     def baseline_of(self, run: CellRun) -> dict[str, Any] | None:
         """Return the mode that the run's speedup refers to, if a cell of this sweep has it; None
-        for that cell."""
+        for that cell, and for cold starts, which have no pairs."""
         cell, baseline_mode = run.cell, self.settings.baseline_mode
-        if cell.mode_name == baseline_mode:
+        if cell.mode_name == baseline_mode or cell.phase == COLDSTART:
             return None
         comparable = [other.cell for other in self.runs if other.interpreter == run.interpreter]
         for other in comparable:
