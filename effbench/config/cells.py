@@ -36,8 +36,13 @@ from effbench.run.sweep import (
     open_sweep,
 )
 
-#: Sections with the settings of the phase of the same name.
-OF_PHASES = ("training", "generate", COLDSTART)
+#: Sections with the settings of a phase -> the phase, usually of the same name.
+OF_PHASES = {
+    "training": "training",
+    "generate": "generate",
+    COLDSTART: COLDSTART,
+    "cache": COLDSTART,
+}
 #: Settings that are not needed to rerun a cell; its interpreter is stored with its environment.
 NOT_OF_CELLS = (
     "baseline_mode",
@@ -217,8 +222,8 @@ def check_effect(jobs: Sequence[Job]) -> None:
     """Raise ConfigError for an override of a phase that no cell has."""
     phases = {job.config.phase for job in jobs}
     for word in jobs[0].words:  # the others set the same keys
-        phase = word.section
-        if phase in OF_PHASES and phase not in phases:
+        phase = OF_PHASES.get(word.section)
+        if phase is not None and phase not in phases:
             raise ConfigError(
                 f"{word.text} has no effect, because no cell has phase={phase}; add phase={phase}"
             )
@@ -236,7 +241,8 @@ def check_devices(cells: Iterable[Cell], settings: Settings, has_cuda: bool) -> 
 def overrides_of_cell(job: Job, cell: Cell) -> list[str]:
     """Return the overrides of a job that reproduce its cell: without settings of the sweep, those
     of other phases, and those that only other modes have, which were removed from the baseline."""
-    unused = {*NOT_OF_CELLS, *OF_PHASES} - {cell.phase}
+    of_others = [section for section, phase in OF_PHASES.items() if phase != cell.phase]
+    unused = {*NOT_OF_CELLS, *of_others}
     dropped = {f"mode.{name}" for name in job.config.mode.keys() - cell.mode.keys()}
     return [
         word.text for word in job.words if word.section not in unused and word.key not in dropped

@@ -633,7 +633,8 @@ class ResultFigures:
         "break-even",
         unit="calls",
         from_times=True,
-        help="calls until the preparation pays for itself against the baseline; NULL if never or"
+        help="calls until the preparation, or the longer cold start, pays for itself against the"
+        " baseline; NULL if never or"
         " not significant, and for arrivals and CPU streams",
     )
     build_peak_allocated_bytes: Whole = None

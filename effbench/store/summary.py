@@ -395,7 +395,10 @@ def _break_even(summary: Summary, of_cell: CountedTrials, of_baseline: CountedTr
     is_per_call = summary.throughput_per_s is not None
     if is_marked or not is_significant or not is_per_call:
         return None
-    return break_even_calls(_preparation_s(summary, of_cell.kept), baseline_ms, summary.latency_ms)
+    preparation_s = _preparation_s(summary, of_cell.kept)
+    if summary.cold_s is not None:
+        preparation_s = max(0.0, summary.cold_s - (of_baseline.columns.get("cold_s") or 0.0))
+    return break_even_calls(preparation_s, baseline_ms, summary.latency_ms)
 
 
 def _preparation_s(summary: Summary, kept: Sequence[Trial]) -> float | None:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, select
 
 from effbench.core.cell import (
+    NO_CACHE,
     Cell,
     JsonObject,
     Result,
@@ -332,8 +333,9 @@ def rebuild_results(connection: Connection, sweep_id: str, cell_key: str | None 
     cells = {cell.key: cell for cell in connection.execute(plan.order_by(PLANNED.c.position))}
     keys = plan.with_only_columns(CELL.c.key)
     measured = counted_trials(connection, sweep_id, TRIAL.c.cell_key.in_(keys))
-    order = list(cells)
-    # of several variants of the baseline mode, the first in the plan is the baseline
+    # of several variants of the baseline mode, the first in the plan is the baseline; of a cold
+    # start the first one without a cache
+    order = sorted(cells, key=lambda key: cells[key].params.get("cache", NO_CACHE) != NO_CACHE)
     baselines: dict[tuple[str, str], CountedTrials] = {}
     for key in sorted(measured, key=lambda key: order.index(key.cell_key)):
         cell = cells[key.cell_key]

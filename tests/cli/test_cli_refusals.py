@@ -57,6 +57,7 @@ REFUSED = (
         "the model has no inputs",
     ),
     ("-m model=tiny training.lr=0.1,0.2", "no cell has phase=training; add phase=training"),
+    ("-m model=tiny cache=folder", "cache=folder has no effect, because no cell has phase=coldst"),
     ("-m protocol=quick,standard", "protocol applies to a whole sweep"),
     # commands
     ("check --baseline main --rounds 5", "--rounds needs --confirm"),

@@ -35,6 +35,11 @@ PAIRS = (
     ("phase=training training.lr=1", "phase=training", False),
     ("generate.prompt=8", "", True),
     ("phase=generate generate.prompt=8", "phase=generate", False),
+    ("coldstart.sizes=2", "", True),
+    ("cache=folder", "", True),
+    ("phase=coldstart coldstart.sizes=2", "phase=coldstart", False),
+    ("phase=coldstart cache=folder", "phase=coldstart", False),
+    ("phase=coldstart cache=none", "phase=coldstart", True),
     ("numerics.grad_mode=auto numerics.channels_last=false", "", True),
     ("numerics.grad_mode=no_grad", "", False),
     (
@@ -63,7 +68,14 @@ def test_what_defines_a_cell(cell_of, words, others, is_same):
 
 
 @pytest.mark.parametrize(
-    "words", [["phase=training"], ["phase=generate"], ["threads=2"], ["stream=uniform"]]
+    "words",
+    [
+        ["phase=training"],
+        ["phase=generate"],
+        ["phase=coldstart", "cache=bundle"],
+        ["threads=2"],
+        ["stream=uniform"],
+    ],
 )
 def test_a_cell_is_read_back(cell_of, words):
     cell = cell_of("model=gpt2", *words)
@@ -89,6 +101,30 @@ def test_names_of_models(cell_of, words, name):
 
 def test_threads_are_an_axis_whose_values_are_not_compared_with_each_other(cell_of):
     assert cell_of("threads=1").comparison_key != cell_of("threads=2").comparison_key
+
+
+@pytest.mark.parametrize(
+    ("words", "is_shared"),
+    [
+        ("cache=folder", True),
+        ("cache=bundle coldstart.change=bs coldstart.processes=4", True),
+        ("coldstart.sizes=2", False),
+        ("bs=2", False),
+        ("mode=default", False),
+        ("phase=inference", False),
+    ],
+)
+def test_which_cells_share_what_fills_their_cache(cell_of, words, is_shared):
+    filling = cell_of("phase=coldstart")
+    assert filling.cold_key == filling.key
+    assert (cell_of("phase=coldstart", *words.split()).cold_key == filling.key) == is_shared
+
+
+def test_a_cold_start_is_compared_with_eager_which_has_no_cache(cell_of):
+    eager = cell_of("phase=coldstart")
+    cached = cell_of("phase=coldstart", "cache=folder", "mode=default")
+    changed = cell_of("phase=coldstart", "coldstart.change=bs", "cache=folder", "mode=default")
+    assert cached.comparison_key == eager.comparison_key != changed.comparison_key
 
 
 @pytest.mark.parametrize(
@@ -130,6 +166,7 @@ def test_defaults_of_a_sweep_without_a_command_line(job_of):
         ["mode=default", "mode.options={max_autotune:true,triton.cudagraphs:false}", "+mode.a=x"],
         ["numerics.tf32=true", "env.TEXT='a b'", "phase=training", "training.lr=0.01"],
         ["model=gpt2", "stream=uniform", "stream.length=8", "stream.high=9"],
+        ["phase=coldstart", "cache=folder", "coldstart.change=bs"],
     ],
     ids=" ".join,
 )
@@ -142,6 +179,7 @@ def test_stored_overrides_plan_the_cell_again(cell_of, job_of, words):
 
 
 def test_stored_overrides_are_without_those_that_have_no_effect(cell_of, job_of):
-    job = job_of(["mode=eager", "+mode.fullgraph=true", "bs=2", "training.lr=1"])
+    of_phases = ["training.lr=1", "cache=folder", "coldstart.sizes=2"]
+    job = job_of(["mode=eager", "+mode.fullgraph=true", "bs=2", *of_phases])
     cell = cell_of("mode=eager", "bs=2")  # the baseline without settings of other modes
     assert cells.overrides_of_cell(job, cell) == ["mode=eager", "bs=2"]

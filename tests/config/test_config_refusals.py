@@ -126,6 +126,13 @@ REFUSED = (
     ("stream=uniform stream.high=${model.name}", "stream.high: expected a whole number from 1 to"),
     ("stream=arrivals stream.rate=1", "fewer than protocol.min_samples=30"),
     ("stream=arrivals phase=training", "phase=training cannot run a stream"),
+    ("stream=uniform phase=coldstart", "phase=coldstart cannot run a stream"),
+    (
+        "coldstart.change=model",
+        "coldstart.change: expected one of bs, constant, folder, gpu, none,",
+    ),
+    ("coldstart.sizes=17", "coldstart.sizes: expected a whole number from 1 to 16, got 17"),
+    ("cache=both", "cache: expected one of"),
     ("model=transformers model.task=prefill phase=generate", "needs model.task=decode"),
     ("model=tiny model.inputs.x.shape=[0]", "expected a list of positive integers"),
     ("exclude={bs:3}", "exclude must be a list of rules"),

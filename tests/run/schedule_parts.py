@@ -98,6 +98,7 @@ class Server(ForkServer):
         self.dead = None
         self.envs: list[dict] = []
         self.sent: list[dict] = []
+        self.tasks: list[str] = []
         self.closed = False
 
     def wait_ready(self, stop=None): ...
@@ -110,7 +111,8 @@ class Server(ForkServer):
         if task == "preload":
             request.end({"result": {"errors": {}}})
             return request
-        assert task in ("trial", "check")
+        assert task in ("trial", "check", "coldstart")
+        self.tasks.append(task)
         self.envs.append(env)
         self.sent.append(payload)
         self.threads.submit(self.work, request, payload, env)

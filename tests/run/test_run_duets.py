@@ -148,6 +148,7 @@ def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes(monkeypat
     [
         ({}, True),
         ({"phase": "training"}, False),
+        ({"phase": "coldstart"}, False),
         ({"stream": {"sizes": [1, 2]}}, False),
         ({"generate": {}}, False),
         ({"parallel": "tp2"}, False),

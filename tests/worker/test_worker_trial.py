@@ -19,7 +19,9 @@ from effbench.measure.host import CoreTimes, HostWatch
 from effbench.measure.rules import Rules
 from effbench.measure.samples import Timing
 from effbench.measure.watch import GpuWatch
+from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
+from effbench.modes.exported import AotInductor
 from effbench.run.client import NEVER
 from effbench.run.interpreters import HERE
 from effbench.run.probe import probe as probe_cells
@@ -360,6 +362,34 @@ def test_what_a_mode_cannot_run(phase, sizes, expected):
     mode.static_shape, mode.phases = True, ("inference",)
     stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
     cell = Cell({"name": "m"}, 2, {"name": "one"}, "float32", phase, "cpu", stream=stream)
+    reason = trial.unsupported(cell, mode, torch.device("cpu"))
+    assert str(reason).startswith(str(expected))
+
+
+@pytest.mark.parametrize(
+    ("mode", "cache", "change", "expected"),
+    [
+        (Eager(), "none", "none", None),
+        (Eager(), "folder", "none", "eager compiles nothing, so there is nothing to cache"),
+        (Eager(), "package", "none", "cache=package needs mode=aot-inductor, not eager"),
+        (Compiled(), "folder", "bs", None),
+        (Compiled(), "none", "bs", "coldstart.change=bs needs a cache, and this cell has cache=no"),
+        (AotInductor(), "package", "none", None),
+        (AotInductor(), "bundle", "none", "what aot-inductor compiles is a package: use cache=pac"),
+    ],
+)
+def test_with_which_cache_a_fresh_process_can_start(mode, cache, change, expected):
+    names = {Eager: "eager", Compiled: "default", AotInductor: "aot-inductor"}
+    cell = Cell(
+        {"name": "m"},
+        2,
+        {"name": names[type(mode)]},
+        "float32",
+        "coldstart",
+        "cpu",
+        coldstart={"change": change, "processes": 1, "sizes": 1},
+        cache=cache,
+    )
     reason = trial.unsupported(cell, mode, torch.device("cpu"))
     assert str(reason).startswith(str(expected))
 
