@@ -20,6 +20,7 @@ from effbench.store.store import Store
 
 if TYPE_CHECKING:
     from effbench.config.overrides import Word
+    from effbench.run.sweep import Outcome
 
 HELP = (
     "Recommend the mode for a model at one batch size: for MODEL by a short sweep, without MODEL"
@@ -115,23 +116,30 @@ def advice_from(
 
 def advise_model(args: argparse.Namespace) -> Advice:
     """Recommend the mode of a model after a short sweep."""
-    from effbench.config.launch import hydra_sweep
-
     matrix = matrix_of(args)
-    short = ["-m", "sweep.name=advise", "on_failure=ignore"]
+    short = ["sweep.name=advise"]
     if not any(word.startswith("protocol=") for word in matrix):
         short += ["protocol=quick", f"protocol.rounds={ROUNDS}"]
-    is_quiet = args.format == "json" or args.out is not None
-    outcome = hydra_sweep([*short, *matrix], quiet=is_quiet)
+    outcome = sweep_now([*short, *matrix], args)
+    sweep_id = outcome.sweep_id
+    with Store.open(outcome.db, mode="read") as store:
+        rows = rows_at(rows_of(store, store.find_sweep(sweep_id)))
+    return advice_from(rows, args, sweep_id, "measured now")
+
+
+def sweep_now(words: Sequence[str], args: argparse.Namespace) -> Outcome:
+    """Run the sweep of these overrides, whose failed cells are results, and return its outcome.
+    Raises UsageError if they run no sweep, and KeyboardInterrupt if it was interrupted."""
+    from effbench.config.launch import hydra_sweep
+
+    is_quiet = args.format != "table" or args.out is not None
+    outcome = hydra_sweep(["-m", "on_failure=ignore", *words], quiet=is_quiet)
     if outcome is None:
         raise UsageError("these overrides run no sweep")
     if outcome.state == "interrupted":
         print(f"interrupted; {how_to_resume(outcome)}", file=sys.stderr)
         raise KeyboardInterrupt
-    sweep_id = outcome.sweep_id
-    with Store.open(outcome.db, mode="read") as store:
-        rows = rows_at(rows_of(store, store.find_sweep(sweep_id)))
-    return advice_from(rows, args, sweep_id, "measured now")
+    return outcome
 
 
 def matrix_of(args: argparse.Namespace) -> list[str]:

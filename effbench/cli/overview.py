@@ -33,6 +33,7 @@ GROUPS = {
         "compare": "Compare two sweeps cell by cell",
         "explain": "Explain where the time went between two cells of stored sweeps",
         "duet": "Measure which of two versions or modes is faster",
+        "coldstart": "Measure what the first answer of a fresh process costs in each mode",
         "advise": "Recommend the mode for a model at one batch size",
         "models": "List the models that effbench ships",
         "doctor": "Check what this machine can measure and what would disturb it",
@@ -61,4 +62,4 @@ def overview() -> str:
     for title, summaries in GROUPS.items():
         lines.append(title)
         lines += [f"  {name:<11}{summary}" for name, summary in summaries.items()]
-    return "\n".join([*lines, "", SETTINGS])
+    return "\n".join([*lines, SETTINGS])

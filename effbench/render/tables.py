@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from effbench.analysis.winners import winners
-from effbench.core.cell import Result
+from effbench.core.cell import COLDSTART, Result
 from effbench.core.environments import labelled
 from effbench.core.labels import LabelledResult, LabelledResults, grouped, modes_of
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of
@@ -303,12 +303,9 @@ def speedup_table(
 ) -> SpeedupTable:
     """Pivot labelled rows of the view `results` into a table of `metric`, a key of METRICS.
     `speedup` gives two rows per point, for latency and period, if the point has periods to show;
-    the baseline's column shows its times. None chooses the speedup, or the latency if no row has a
-    speedup."""
+    the baseline's column shows its times. None: see `default_metric`."""
     if metric is None:
-        metric = "latency_ms"
-        if any(row.speedup is not None for row in rows):
-            metric = "speedup"
+        metric = default_metric(rows)
     modes = modes_of(rows)
     pivoted = []
     for point in grouped(rows, lambda row: tuple(row.labels.values())).values():
@@ -316,6 +313,16 @@ def speedup_table(
             pivoted.append(row_of(point, name, modes))
     metrics = list(dict.fromkeys(row.metric for row in pivoted))
     return SpeedupTable(pivoted, modes, metrics, baseline_mode)
+
+
+def default_metric(rows: LabelledResults) -> str:
+    """Return the cold start if all rows are of that phase, otherwise the speedup, or the latency if
+    no row has a speedup."""
+    if all(row.phase == COLDSTART for row in rows):
+        return "cold_s"
+    if any(row.speedup is not None for row in rows):
+        return "speedup"
+    return "latency_ms"
 
 
 def _metrics_at(point: LabelledResults, metric: str) -> list[str]:

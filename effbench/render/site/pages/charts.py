@@ -22,6 +22,7 @@ from effbench.core.labels import (
 from effbench.core.metrics import METRICS
 from effbench.render.colors import style_of
 from effbench.render.site.page import CHARTS, Context, Page, PageFolder, estimates_of
+from effbench.render.site.pages import coldstart
 from effbench.render.site.pages import scaling as scaling_data
 from effbench.render.site.writer import Json
 
@@ -166,6 +167,7 @@ def context(folder: PageFolder) -> Context:
         "axis": title.partition(" (")[0],
         "index": folder.data("index", index),
         "sections": sections,
+        "coldstart": coldstart.section_of(folder, rows, axis, list(models)),
         "scaling": scaling_of(folder, rows, axis, list(models)),
         "scaling_plots": SCALING_PLOTS,
         "models": list(models),

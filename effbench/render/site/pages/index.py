@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from effbench.analysis.coldstart import cold_starts_of
 from effbench.core.table import Column, Shown, Table
 from effbench.render import comparison, reasons, summary
+from effbench.render.coldstart import sentences as cold_sentences
 from effbench.render.data import MOST_CHANGES, DeviceSweep
 from effbench.render.explain import PairReport
 from effbench.render.site.explained import best_reports, point_of
@@ -30,10 +32,11 @@ def conclusion(device_sweep: DeviceSweep) -> Context:
     rows, speedups = device_sweep.rows, device_sweep.speedups
     folder = f"{device_sweep.slug}/"
     modes = summary.by_mode(rows)
+    cold = cold_sentences(cold_starts_of(rows))
     changes = device_sweep.changes.significant[:MOST_CHANGES]
     return {
         "device_sweep": device_sweep,
-        "headline": summary.headline(speedups, modes),
+        "headline": " ".join(cold) or summary.headline(speedups, modes),
         "heatmap": heatmap(device_sweep),
         # the number of rows that the heatmap does not have
         "more_rows": len(speedups.rows) - MOST_ROWS,

@@ -22,6 +22,7 @@ from effbench.render.tables import (
 METRIC_NAMES = (
     "latency_ms",
     "period_ms",
+    "cold_s",
     "ttft_ms",
     "tpot_ms",
     "tpot_p99_ms",

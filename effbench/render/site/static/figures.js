@@ -70,8 +70,8 @@
   /** Return the x axis of a small drawing: logarithmic, or from zero if labels of a logarithmic axis would overlap. */
   const smallAxis = (title, values) => (ratioOf(values) > 4 ? logAxis(title, values) : axis(title, { rangemode: "tozero", nticks: 5 }));
   /** Return an axis with one row per mode, the first at the top. */
-  const modeAxis = (modes) => axis("", {
-    tickvals: modes.map((_, row) => row), ticktext: modes.map((mode) => safe(short(mode, 18))), range: [modes.length - 0.5, -0.5],
+  const modeAxis = (modes, most = 18) => axis("", {
+    tickvals: modes.map((_, row) => row), ticktext: modes.map((mode) => safe(short(mode, most))), range: [modes.length - 0.5, -0.5],
   });
   /** Return the axis of `x`, with at most eight ticks at its values. */
   function xAxis(sizes, title) {
@@ -139,11 +139,32 @@
     return { data, layout: { height: 90 + 30 * shown.length, xaxis: smallAxis(figure.quantity, values), yaxis: modeAxis(shown.map(([point]) => point.mode)) } };
   }
 
+  /** A row per start with its parts one after the other; a click in the legend hides a part. */
+  function stack(starts, figure) {
+    const rows = starts.map((_, row) => row);
+    const data = figure.parts.map(({ name, title, color }) => ({
+      type: "bar", orientation: "h", name: title, y: rows, x: starts.map((start) => start.parts[name] ?? 0), marker: { color },
+      hoverinfo: "text", hovertext: starts.map((start) => stackHover(start, title, start.parts[name])),
+    }));
+    const layout = {
+      height: 150 + 30 * starts.length, barmode: "stack", bargap: 0.25, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", traceorder: "normal" },
+      xaxis: axis(figure.quantity, { rangemode: "tozero" }), yaxis: modeAxis(starts.map(({ name }) => name), 28),
+    };
+    return { data, layout };
+  }
+
+  function stackHover(start, title, seconds) {
+    const lines = [`<b>${safe(start.name)}</b>`, `${title}: ${(seconds ?? 0).toFixed(2)} s`, ...start.lines.map(safe)];
+    if (start.mark !== null) lines.push(`~ marked: ${safe(short(start.mark, 160))}`);
+    return lines.join("<br>");
+  }
+
   const KINDS = { lines, bars, dots };
 
   /** Return the figure `name` of a model's results. */
   window.effbench.figure = (name, all, index) => {
     const figure = index.figures[name];
+    if (figure.kind === "stack") return stack(all, figure);
     const some = all.filter((point) => figure.of_failed || figure.kind === "lines" || point.status === "ok");
     const sizes = [...new Set(some.map((point) => point.x))].sort((a, b) => a - b);
     const modes = Object.keys(index.modes).map((mode) => some.filter((point) => point.mode === mode).sort((a, b) => a.x - b.x));

@@ -1,0 +1,265 @@
+"""`effbench coldstart`: measure what the first answer of a fresh process costs in each mode, and
+which cache saves it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from effbench.cli import options
+from effbench.cli.advise import sweep_now
+from effbench.core.cell import COLDSTART, NO_CACHE, Cell, Status, Trial
+from effbench.core.errors import NothingFoundError, UsageError
+from effbench.core.labels import label_rows
+from effbench.core.message import TrialRequest
+from effbench.core.metrics import METRICS
+from effbench.core.printable import listed, one_line
+from effbench.core.settings import db_option
+from effbench.core.table import as_json, markdown_text
+from effbench.core.terminal import escape
+from effbench.render.coldstart import ColdReport, report_of, report_of_changes
+from effbench.render.marks import explain_marks
+from effbench.render.tables import rows_of
+from effbench.store.secrets import masked_url
+from effbench.store.store import Store
+
+if TYPE_CHECKING:
+    from effbench.config.overrides import Word
+
+HELP = (
+    "Measure what the first answer of a fresh process costs in each mode, and which cache saves it:"
+    " for MODEL by a short sweep, without MODEL from a stored one."
+)
+#: Settings of the sweep, unless they are given. Eager compiles nothing.
+DEFAULTS = {
+    "mode": "eager,default,reduce-overhead",
+    "cache": "none,folder,bundle",
+    "exclude": "[{mode:eager,cache:[folder,bundle]}]",
+    "protocol": "quick",
+    "protocol.rounds": "3",
+    "sweep.name": COLDSTART,
+}
+#: The same with --changes. What a cache is worth is the same in each round.
+CHANGE_DEFAULTS = {
+    "mode": "default",
+    "cache": "folder,bundle",
+    "coldstart.change": "none,folder,bs,rank,gpu,constant",
+    "protocol": "quick",
+    "protocol.rounds": "1",
+    "sweep.name": COLDSTART,
+}
+#: The same with --make and --try.
+FOLDER_DEFAULTS = {"mode": "default", "cache": "bundle", "protocol": "quick"}
+#: Value of `cache` -> the line of a program that uses it.
+LOADING = {
+    "folder": 'os.environ["TORCHINDUCTOR_CACHE_DIR"] = "{folder}/live"',
+    "bundle": 'torch.compiler.load_cache_artifacts(open("{folder}/bundle.bin", "rb").read())',
+    "package": 'model = torch._inductor.aoti_load_package("{folder}/package.pt2")',
+}
+#: What describes the cache in a folder.
+MADE = "made.json"
+#: Value of `cache_reuse` -> what it means.
+WHOLE = "whole"
+REUSES = {
+    WHOLE: "The cache holds",
+    "part": "A part of the cache was used",
+    "none": "The cache was not used",
+}
+#: Most reasons of misses that a line names.
+MOST_REASONS = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "words",
+        nargs="*",
+        metavar="MODEL [OVERRIDE]",
+        help="model to measure, as in model=MODEL, and overrides as in a sweep: bs=8"
+        " mode=eager,default cache=none,bundle",
+    )
+    add(
+        "--changes",
+        action="store_true",
+        help="show what a cache is still worth after a change: of its folder, the batch size, the"
+        " number of dimensions, the GPU, a constant in the model",
+    )
+    folder = parser.add_mutually_exclusive_group()
+    folder.add_argument("--make", metavar="DIR", help="write the cache of one mode to a new folder")
+    folder.add_argument(
+        "--try",
+        dest="tried",
+        metavar="DIR",
+        help="start with the cache in this folder; exit with 1 unless all of it is used",
+    )
+    options.add_config_dir(parser)
+    add("--sweep", metavar="ID|NAME|last", help=f"{options.WHICH_SWEEP} (default: last)")
+    options.add_format(parser, "markdown", "json")
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = args.make or args.tried
+    if folder:
+        return use_folder(args, Path(folder))
+    sweep_id, db = args.sweep or "last", args.db
+    if args.words:
+        defaults = CHANGE_DEFAULTS if args.changes else DEFAULTS
+        outcome = sweep_now(words_of(args, defaults), args)
+        sweep_id, db = outcome.sweep_id, outcome.db
+    with Store.open(db, mode="read") as store:
+        sweep = store.find_sweep(sweep_id)
+        rows = label_rows(row for row in rows_of(store, sweep) if row.phase == COLDSTART)
+        facts = store.trial_facts(sweep.id, (COLDSTART,))
+    report = report_of(rows)
+    if args.changes:
+        report = report_of_changes(rows, facts)
+    if not any(table.rows for table in report.tables):
+        reasons = "; ".join(report.lines) or "run effbench coldstart MODEL"
+        raise NothingFoundError(f"sweep {sweep.id} has no cold start to show: {reasons}")
+    lines = [explain_marks(rows), f"sweep {sweep.id}{db_option(masked_url(db))}"]
+    report.lines.extend(filter(None, lines))
+    write(report, args)
+    return 0
+
+
+def write(report: ColdReport, args: argparse.Namespace) -> None:
+    """Write the sentences, then the tables, then further lines."""
+    if args.format == "json":
+        options.write(as_json(report.data), args)
+        return
+    if args.format == "markdown":
+        parts = [markdown_text(line) + "\n" for line in report.sentences]
+        parts += [table.render("markdown") for table in report.tables]
+        parts += [markdown_text(line) + "\n" for line in report.lines]
+        options.write("\n".join(parts), args)
+        return
+    with options.console(args) as console:
+        for line in report.sentences:
+            console.print_line(escape(line), "bold")
+        for table in report.tables:
+            console.print(f"\n{table.caption}", style="dim")
+            table.print(console)
+        for line in report.lines:
+            console.print_line(escape(line), "dim")
+
+
+# --- the words of the sweep ---
+
+
+def words_of(args: argparse.Namespace, defaults: Mapping[str, str]) -> list[str]:
+    """Return the overrides of the sweep: `defaults`, unless they are given, then the words. Raises
+    UsageError unless the words name one model."""
+    from effbench.config.overrides import parse
+
+    models = [word for word in args.words if "=" not in word and not word.startswith("~")]
+    given = [parse(word) for word in args.words if word not in models]
+    if len(models) != 1 or args.sweep:
+        raise UsageError(
+            "coldstart measures one model, as in effbench coldstart mlp bs=8; without MODEL,"
+            " --sweep SWEEP selects stored results"
+        )
+    left = [key for key in defaults if not is_given(key, given)]
+    if "mode" not in left or "cache" not in left:
+        left = [key for key in left if key != "exclude"]
+    words = [f"model={models[0]}", f"phase={COLDSTART}", *options.place_of(args)]
+    words += [f"{key}={defaults[key]}" for key in left]
+    return [*words, *(word.text for word in given)]
+
+
+def is_given(key: str, given: Sequence[Word]) -> bool:
+    """Return whether a word gives this setting, or the group that it belongs to."""
+    return any(key == word.key or key.startswith(f"{word.key}.") for word in given)
+
+
+# --- a folder with a cache ---
+
+
+def use_folder(args: argparse.Namespace, folder: Path) -> int:
+    """Make a cache in the folder, or start with the one that is in it; print how soon a process
+    answers, and return 1 if that failed or not all of the cache was used."""
+    is_made = (folder / MADE).exists()
+    if args.make and is_made:
+        raise UsageError(f"--make: {folder} already holds a cache; name a new folder")
+    if args.tried and not is_made:
+        raise UsageError(
+            f"--try: {folder} holds no cache; effbench coldstart MODEL --make {folder} makes one"
+        )
+    cell, trial = started_once(words_of(args, FOLDER_DEFAULTS), folder)
+    cache = cell.cache or NO_CACHE
+    missed = trial.extra.get(COLDSTART, {}).get("missed", [])
+    lines = [folder_sentence(trial, missed)]
+    if args.make and trial.status.is_measured:
+        lines += ["A process starts with it after this line:", LOADING[cache].format(folder=folder)]
+    if args.format == "json":
+        names = ("status", "reason", "cold_s", "latency_ms", "cache_bytes", "cache_reuse")
+        data = {name: getattr(trial, name) for name in names}
+        options.write(as_json(data | {"sentence": lines[0], "missed": missed}), args)
+    else:
+        options.write("\n".join(map(one_line, lines)), args)
+    return int(trial.status is not Status.OK or trial.cache_reuse != WHOLE)
+
+
+def started_once(words: Sequence[str], folder: Path) -> tuple[Cell, Trial]:
+    """Run one cold start of the only cell of these overrides with the cache in the folder, which it
+    makes if there is none; return the cell and the trial. Nothing is recorded. Raises EffbenchError
+    for what cannot run."""
+    from effbench.config.cells import prepare
+    from effbench.config.launch import jobs_of
+    from effbench.config.overrides import read
+    from effbench.run.compile_caches import make_cache_folders
+    from effbench.run.devices import slots_of, wait_for_device
+    from effbench.run.interrupts import StoppedError, stop_on_ctrl_c
+    from effbench.run.pool import gpus_of, open_servers
+    from effbench.run.sweep import Command
+
+    command = Command(["coldstart", *words], {})
+    matrix = prepare(jobs_of(read(words)))
+    settings = matrix.settings
+    if len(matrix.runs) != 1 or matrix.runs[0].cell.cache in (None, NO_CACHE):
+        raise UsageError(
+            "--make and --try take one mode, batch size and cache: mode=default cache=bundle"
+        )
+    make_cache_folders(settings)
+    try:
+        with (
+            stop_on_ctrl_c(command.stop),
+            open_servers(matrix.runs, settings.baseline_mode, command.stop) as servers,
+        ):
+            (run,) = matrix.plan(servers, command).distinct_runs()
+            cell = run.cell
+            slot = slots_of(gpus_of(servers), [cell])[0]
+            request = TrialRequest(
+                cell=cell.params(),
+                protocol=asdict(settings.protocol),
+                gpu_uuid=slot.uuid,
+                cache_dir=str(folder.resolve()),
+                cores=slot.cores,
+            )
+            with wait_for_device(slot, command.stop):
+                task = servers[run.interpreter].server.complete(
+                    COLDSTART,
+                    request.to_json(),
+                    settings.timeout_s,
+                    {**slot.env, **cell.env},
+                    command.stop,
+                )
+    except StoppedError:
+        raise KeyboardInterrupt from None
+    if task.stopped:
+        raise KeyboardInterrupt
+    return cell, task.record(cell.key, 0)
+
+
+def folder_sentence(trial: Trial, missed: Sequence[str]) -> str:
+    """Return how much of a cache a process used and how soon it answered, or why it failed."""
+    if not trial.status.is_measured:
+        return f"The process with this cache ended as {trial.status}: {trial.reason}"
+    size = METRICS["cache_bytes"].format(trial.cache_bytes)
+    text = f"{REUSES[str(trial.cache_reuse)]} ({size}): the first answer came after"
+    text += f" {METRICS['cold_s'].format(trial.cold_s)}"
+    if missed:
+        text += f"; it lacked {listed(missed, MOST_REASONS)}"
+    return text
