@@ -4,13 +4,14 @@ which cache saves it."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from effbench.analysis.coldstart import cold_starts_of
 from effbench.cli import options
 from effbench.cli.advise import sweep_now
+from effbench.cli.show import reasons
 from effbench.core.cell import COLDSTART, NO_CACHE, Cell, Status, Trial
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import label_rows
@@ -18,41 +19,37 @@ from effbench.core.message import TrialRequest
 from effbench.core.metrics import METRICS
 from effbench.core.printable import listed, one_line
 from effbench.core.settings import db_option
-from effbench.core.table import as_json, markdown_text
+from effbench.core.table import Table, as_json, markdown_text
 from effbench.core.terminal import escape
-from effbench.render.coldstart import ColdReport, report_of, report_of_changes
+from effbench.render.coldstart import portability_table, sentences, tables
 from effbench.render.marks import explain_marks
 from effbench.render.tables import rows_of
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 
-if TYPE_CHECKING:
-    from effbench.config.overrides import Word
-
 HELP = (
     "Measure what the first answer of a fresh process costs in each mode, and which cache saves it:"
     " for MODEL by a short sweep, without MODEL from a stored one."
 )
-#: Settings of the sweep, unless they are given. Eager compiles nothing.
-DEFAULTS = {
-    "mode": "eager,default,reduce-overhead",
-    "cache": "none,folder,bundle",
-    "exclude": "[{mode:eager,cache:[folder,bundle]}]",
-    "protocol": "quick",
-    "protocol.rounds": "3",
-    "sweep.name": COLDSTART,
-}
+#: Overrides of the sweep, unless their settings are given. Eager compiles nothing.
+DEFAULTS = (
+    "mode=eager,default,reduce-overhead",
+    "cache=none,folder,bundle",
+    "exclude=[{mode:eager,cache:[folder,bundle]}]",
+    "protocol=quick",
+    "protocol.rounds=3",
+    "sweep.name=coldstart",
+)
 #: The same with --changes. What a cache is worth is the same in each round.
-CHANGE_DEFAULTS = {
-    "mode": "default",
-    "cache": "folder,bundle",
-    "coldstart.change": "none,folder,bs,rank,gpu,constant",
-    "protocol": "quick",
-    "protocol.rounds": "1",
-    "sweep.name": COLDSTART,
-}
+CHANGE_DEFAULTS = (
+    "mode=default",
+    "cache=folder,bundle",
+    "coldstart.change=none,folder,bs,rank,gpu,constant",
+    "protocol=quick",
+    "sweep.name=coldstart",
+)
 #: The same with --make and --try.
-FOLDER_DEFAULTS = {"mode": "default", "cache": "bundle", "protocol": "quick"}
+FOLDER_DEFAULTS = ("mode=default", "cache=bundle", "protocol=quick")
 #: Value of `cache` -> the line of a program that uses it.
 LOADING = {
     "folder": 'os.environ["TORCHINDUCTOR_CACHE_DIR"] = "{folder}/live"',
@@ -101,9 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    folder = args.make or args.tried
-    if folder:
-        return use_folder(args, Path(folder))
+    if args.make or args.tried:
+        return use_folder(args, Path(args.make or args.tried))
     sweep_id, db = args.sweep or "last", args.db
     if args.words:
         defaults = CHANGE_DEFAULTS if args.changes else DEFAULTS
@@ -113,65 +109,68 @@ def run(args: argparse.Namespace) -> int:
         sweep = store.find_sweep(sweep_id)
         rows = label_rows(row for row in rows_of(store, sweep) if row.phase == COLDSTART)
         facts = store.trial_facts(sweep.id, (COLDSTART,))
-    report = report_of(rows)
+    starts = cold_starts_of(rows)
+    texts, shown = [], []
     if args.changes:
-        report = report_of_changes(rows, facts)
-    if not any(table.rows for table in report.tables):
-        reasons = "; ".join(report.lines) or "run effbench coldstart MODEL"
-        raise NothingFoundError(f"sweep {sweep.id} has no cold start to show: {reasons}")
-    lines = [explain_marks(rows), f"sweep {sweep.id}{db_option(masked_url(db))}"]
-    report.lines.extend(filter(None, lines))
-    write(report, args)
+        shown = [portability_table(rows, facts)]
+    elif starts:
+        texts, shown = sentences(starts), tables(starts)
+    if not any(table.rows for table in shown):
+        why = "; ".join(reasons(rows)) or "effbench coldstart MODEL measures some"
+        raise NothingFoundError(f"sweep {sweep.id} has no such cold starts: {why}")
+    where = f"sweep {sweep.id}{db_option(masked_url(db))}"
+    lines = [*filter(None, [*reasons(rows), explain_marks(rows)]), where]
+    write(texts, shown, lines, args)
     return 0
 
 
-def write(report: ColdReport, args: argparse.Namespace) -> None:
+def write(
+    texts: Sequence[str], shown: Sequence[Table], lines: Sequence[str], args: argparse.Namespace
+) -> None:
     """Write the sentences, then the tables, then further lines."""
     if args.format == "json":
-        options.write(as_json(report.data), args)
+        document = {"sentences": texts, "rows": shown[0].records(), "lines": lines}
+        options.write(as_json(document), args)
         return
     if args.format == "markdown":
-        parts = [markdown_text(line) + "\n" for line in report.sentences]
-        parts += [table.render("markdown") for table in report.tables]
-        parts += [markdown_text(line) + "\n" for line in report.lines]
-        options.write("\n".join(parts), args)
+        parts = list(map(markdown_text, texts))
+        parts += [table.render("markdown").rstrip() for table in shown]
+        parts += map(markdown_text, lines)
+        options.write("\n\n".join(parts), args)
         return
     with options.console(args) as console:
-        for line in report.sentences:
-            console.print_line(escape(line), "bold")
-        for table in report.tables:
+        for text in texts:
+            console.print_line(escape(text), "bold")
+        for table in shown:
             console.print(f"\n{table.caption}", style="dim")
             table.print(console)
-        for line in report.lines:
+        for line in lines:
             console.print_line(escape(line), "dim")
 
 
 # --- the words of the sweep ---
 
 
-def words_of(args: argparse.Namespace, defaults: Mapping[str, str]) -> list[str]:
+def words_of(args: argparse.Namespace, defaults: Sequence[str]) -> list[str]:
     """Return the overrides of the sweep: `defaults`, unless they are given, then the words. Raises
     UsageError unless the words name one model."""
     from effbench.config.overrides import parse
 
     models = [word for word in args.words if "=" not in word and not word.startswith("~")]
-    given = [parse(word) for word in args.words if word not in models]
     if len(models) != 1 or args.sweep:
         raise UsageError(
             "coldstart measures one model, as in effbench coldstart mlp bs=8; without MODEL,"
             " --sweep SWEEP selects stored results"
         )
-    left = [key for key in defaults if not is_given(key, given)]
-    if "mode" not in left or "cache" not in left:
-        left = [key for key in left if key != "exclude"]
+    given = {parse(word).key for word in args.words if word not in models}
+    if given & {"mode", "cache"}:
+        given.add("exclude")
     words = [f"model={models[0]}", f"phase={COLDSTART}", *options.place_of(args)]
-    words += [f"{key}={defaults[key]}" for key in left]
-    return [*words, *(word.text for word in given)]
-
-
-def is_given(key: str, given: Sequence[Word]) -> bool:
-    """Return whether a word gives this setting, or the group that it belongs to."""
-    return any(key == word.key or key.startswith(f"{word.key}.") for word in given)
+    for default in defaults:
+        key = parse(default).key
+        if key not in given and key.partition(".")[0] not in given:
+            words.append(default)
+    return [*words, *(word for word in args.words if word not in models)]
 
 
 # --- a folder with a cache ---

@@ -29,7 +29,7 @@ def test_the_sentence_comes_first(swept, effbench):
 def test_json_has_exact_figures(swept, effbench):
     document = json.loads(effbench("coldstart", "--format", "json").out)
     assert len(document["sentences"]) == 1
-    bundle = document["starts"][-1]
+    bundle = document["rows"][-1]
     assert (bundle["mode"], bundle["cache"], bundle["cache_reuse"]) == (
         "default",
         "bundle",
@@ -46,10 +46,16 @@ def test_markdown_has_the_sentence_and_both_tables(swept, effbench):
     assert text.count("| model | bs | mode | cache |") == 2
 
 
+def test_what_failed_is_a_line(made, effbench):
+    made.sweep(STARTS | {a_start("default", "folder"): {"status": "error", "reason": "why"}})
+    lines = effbench("coldstart").out.splitlines()
+    assert "default" in lines[-2] and lines[-2].endswith("error: why")
+
+
 def test_changes(made, effbench):
     made.sweep({a_start("default", "bundle", "bs"): started(20.0, 3.0, cache_reuse="none")})
     done = effbench("coldstart", "--changes")
-    assert done.code == 0 and "another batch size" in done.out and "none, 20.0 s" in done.out
+    assert done.code == 0 and "the batch size" in done.out and "none, 20.0 s" in done.out
 
 
 def test_show_has_cold_starts_by_default(swept, effbench):
@@ -60,9 +66,9 @@ def test_show_has_cold_starts_by_default(swept, effbench):
 @pytest.mark.parametrize(
     ("cells", "options", "expected"),
     [
-        ({a_cell(): {}}, (), "has no cold start to show: run effbench coldstart MODEL"),
+        ({a_cell(): {}}, (), "no such cold starts: effbench coldstart MODEL measures some"),
         ({a_start(): {"status": "error", "reason": "why"}}, (), "error: why"),
-        ({a_start(): started(2.4, 4.0)}, ("--changes",), "no cold start to show"),
+        ({a_start(): started(2.4, 4.0)}, ("--changes",), "no such cold starts"),
     ],
 )
 def test_nothing_to_show(made, effbench, cells, options, expected):

@@ -5,10 +5,10 @@ from browsing import Visit, assert_accessible, content, report_of
 from made_coldstarts import STARTS, a_start, started
 from made_sweeps import a_cell
 
+from effbench.analysis.coldstart import cold_starts_of
 from effbench.core.cell import COLDSTART
 from effbench.core.labels import label_rows
-from effbench.render.coldstart import portability_table
-from effbench.render.coldstart import report_of as cold_report_of
+from effbench.render.coldstart import portability_table, sentences, tables
 from effbench.render.site.build import write_site
 from effbench.store import Store
 from effbench.store.values import ResultKey
@@ -52,19 +52,26 @@ SLOW = {a_start(): started(2.4, 4.0), a_start("default"): started(22.4, 5.0)}
     ],
 )
 def test_the_sentence(rows_of, cells, sentence):
-    assert cold_report_of(rows_of(cells)).sentences == [sentence]
+    assert sentences(cold_starts_of(rows_of(cells))) == [sentence]
+
+
+@pytest.mark.parametrize("marked", [a_start(), a_start("default", "bundle")])
+def test_a_disturbed_side_marks_the_comparison(rows_of, marked):
+    cells = STARTS | {marked: {**STARTS[marked], "disturbance": "host busy"}}
+    (sentence,) = sentences(cold_starts_of(rows_of(cells)))
+    assert "it pays from ~4,000 requests" in sentence
 
 
 def test_each_case_has_a_sentence_with_its_name(rows_of):
     cells = {a_start(bs=bs): started(2.4, 4.0) for bs in (1, 8)}
-    assert cold_report_of(rows_of(cells)).sentences == [
+    assert sentences(cold_starts_of(rows_of(cells))) == [
         "mlp · phase=coldstart · bs=1: eager answers after 2.40 s.",
         "mlp · phase=coldstart · bs=8: eager answers after 2.40 s.",
     ]
 
 
 def test_the_tables_have_a_row_for_each_mode_and_cache(rows_of):
-    costs, parts = cold_report_of(rows_of(STARTS | SLOW)).tables
+    costs, parts = tables(cold_starts_of(rows_of(STARTS | SLOW)))
     assert [row["mode"] for row in costs.rows] == ["eager", "default", "default", "default"]
     assert costs.rows[0]["requests"].text == "" and costs.rows[1]["requests"].text == "never"
     assert costs.rows[1]["requests"].hint == "its calls are not faster"
@@ -75,12 +82,6 @@ def test_the_tables_have_a_row_for_each_mode_and_cache(rows_of):
     ]  # fmt: skip
     assert parts.rows[1]["cold_compile_s"].text == "20.00"
     assert parts.rows[0]["cold_compile_s"].text == "", "eager compiles nothing"
-
-
-def test_what_failed_is_a_line(rows_of):
-    failed = {a_start("default", "folder"): {"status": "error", "reason": "why"}}
-    (line,) = cold_report_of(rows_of(STARTS | failed)).lines
-    assert "default" in line and line.endswith("error: why")
 
 
 CHANGED = {
@@ -105,8 +106,8 @@ def test_changes_are_rows_and_caches_columns(rows_of):
     missed = "input 0: shape, code, flags and 1 more"
     assert lines == [
         ["default", "nothing", "whole, 7.40 s", "whole, 6.40 s"],
-        ["default", "another batch size", f"none, 20.0 s ({missed})", f"part, 13.0 s ({missed})"],
-        ["default", "another GPU", "unsupported (needs 2 GPUs)", ""],
+        ["default", "the batch size", f"none, 20.0 s ({missed})", f"part, 13.0 s ({missed})"],
+        ["default", "the GPU", "unsupported (needs 2 GPUs)", ""],
     ]
     assert table.records()[1]["bundle"] == "part"
 

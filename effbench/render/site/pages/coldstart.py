@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from effbench.analysis.coldstart import ColdStart, cold_starts_of
+from effbench.analysis.coldstart import ColdStart, case_of, cold_starts_of
 from effbench.core.labels import LabelledResults, grouped
 from effbench.core.metrics import COLD_PARTS
 from effbench.core.table import Table
-from effbench.render.coldstart import (
-    cost_table,
-    payment,
-    seconds_of,
-    sentences,
-    title_of,
-)
+from effbench.render.coldstart import seconds_of, sentences, tables, title_of
 from effbench.render.site.page import PageFolder
 from effbench.render.site.pages.scaling import Panel
 from effbench.render.site.writer import Json
@@ -66,22 +60,20 @@ def section_of(
     parts = [{"name": part, "title": title_of(part), "color": COLORS[part]} for part in shown]
     figure = {"kind": "stack", "quantity": "seconds until the first answer", "parts": parts}
     index = folder.data("coldstart-index", {"figures": {NAME: figure}})
-    panels = []
-    for case, of_case in grouped(starts, lambda start: start.case).items():
+    panels: list[Panel] = []
+    for case, of_case in grouped(starts, lambda start: case_of(start.row)).items():
         source = folder.data(f"coldstart-{len(panels)}", list(map(bar_of, of_case)))
         at = models.index(of_case[0].row.curve(axis))
         panels.append(Panel(case, at, source))
-    return ColdSection(index, panels, sentences(starts), cost_table(starts))
+    return ColdSection(index, panels, sentences(starts), tables(starts)[0])
 
 
 def bar_of(start: ColdStart) -> Json:
     """Return what the drawing needs of a cold start."""
-    lines = [f"first answer after {seconds_of(start.row)}"]
-    if start.reference is not None and not start.is_reference:
-        lines.append(payment(start))
+    row = start.row
     return {
-        "name": f"{start.mode}, {start.cache}",
-        "lines": lines,
-        "mark": start.row.disturbance,
-        "parts": {part: start.row.value(part) for part in COLD_PARTS},
+        "name": f"{row.mode_label}, {start.cache}",
+        "total": seconds_of(row),
+        "mark": row.disturbance,
+        "parts": {part: row.value(part) for part in COLD_PARTS},
     }

@@ -154,7 +154,7 @@
   }
 
   function stackHover(start, title, seconds) {
-    const lines = [`<b>${safe(start.name)}</b>`, `${title}: ${(seconds ?? 0).toFixed(2)} s`, ...start.lines.map(safe)];
+    const lines = [`<b>${safe(start.name)}</b>`, `${title}: ${(seconds ?? 0).toFixed(2)} s`, `first answer after ${start.total}`];
     if (start.mark !== null) lines.push(`~ marked: ${safe(short(start.mark, 160))}`);
     return lines.join("<br>");
   }
