@@ -57,6 +57,16 @@ def make_inputs(
     return tuple(args), kwargs
 
 
+def to_channels_last(tensor: Tensor) -> Tensor:
+    """Return the tensor in the format channels_last, which only tensors of four dimensions have."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
+def seed_of_set(seed: int, number: int) -> int:
+    """Return the seed of a cell's set of inputs. `number`: from 1."""
+    return seed + 7919 * number
+
+
 def make_input(
     spec: InputSpec,
     bs: int,

@@ -14,14 +14,16 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import nn
 
-from effbench.core.cell import NO_CACHE, NO_CHANGE, Cell
 from effbench.core.errors import ConfigError
 from effbench.models.inputs import Args, Batch, Kwargs, Step
+
+if TYPE_CHECKING:
+    from effbench.core.cell import Cell
 
 #: What a mode records about its preparation: plain values by name.
 Facts = dict[str, Any]
@@ -90,6 +92,8 @@ class Mode(ABC):
     compiles: bool = False
     #: Whether a mode that compiles does so with Dynamo, so that its counters apply.
     uses_dynamo: bool = True
+    #: Modules of torch's compiler that its preparation imports.
+    compiler_modules: tuple[str, ...] = ()
     #: Whether it chooses kernels by timing them, which other work on the device would mislead.
     autotunes: bool = False
     #: Number of first calls that still prepare: 3 for cudagraph trees, which warm up, record, then
@@ -142,6 +146,9 @@ def needs_cuda(device: torch.device, what: str) -> str | None:
 
 def uncacheable(cell: Cell, mode: Mode) -> str | None:
     """Return why a fresh process cannot start this mode with the cell's cache, or None."""
+    # here, because a fresh process imports this module and counts the seconds
+    from effbench.core.cell import NO_CACHE, NO_CHANGE
+
     name, cache = cell.mode_name, cell.cache
     if cache == NO_CACHE:
         change = (cell.coldstart or {}).get("change", NO_CHANGE)

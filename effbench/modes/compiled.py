@@ -15,6 +15,8 @@ from effbench.modes.inductor import autotunes, mode_options
 from effbench.modes.selective import compile_blocks, compile_forwards, sharded_parts
 
 MARKED = "marked"
+#: Modules that torch.compile imports for Inductor.
+INDUCTOR_MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
 Dynamic = Literal[None, True, False, "marked"]
 
 
@@ -25,6 +27,7 @@ class TracedMode(Mode):
     dynamic: Dynamic
 
     compiles = True
+    compiler_modules: tuple[str, ...] = ("torch._dynamo",)
     #: Whether it uses cudagraph trees.
     uses_cuda_graphs: bool = False
 
@@ -58,6 +61,7 @@ class Compiled(TracedMode):
     options: dict[str, Any] | None = None
     regional: bool | str = False
 
+    compiler_modules = INDUCTOR_MODULES
     phases = ("inference", "generate", "training")
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from effbench.models.inputs import Args, Kwargs, Step
 from effbench.modes.base import AtLeast0, Example, Mode, Prepared, needs_cuda
-from effbench.modes.compiled import Compiled
+from effbench.modes.compiled import INDUCTOR_MODULES, Compiled
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ class CompiledCudaGraph(CudaGraph):
     regional: bool | str = False
 
     compiles = True
+    compiler_modules = INDUCTOR_MODULES
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,6 +17,7 @@ import resource
 import signal
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -64,10 +65,16 @@ def run_task(payload: Json, pipe: MessagePipe) -> Json:
         # the sweep asks for the stacks of ranks that hang
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     context = TrialContext(request, pipe)
-    trial = context.trial
     running = RunningTrial if context.ranks.leads else FollowingTrial
+    return record_of(context, lambda: running(context).perform())
+
+
+def record_of(context: TrialContext, perform: Callable[[], None]) -> Json:
+    """Run what a trial does, and return its Trial as JSON, with the status and the reason of what
+    it raised."""
+    trial = context.trial
     try:
-        running(context).perform()
+        perform()
     except Ended as ended:
         trial.status, trial.reason = ended.status, ended.reason
     except BaseException as error:  # user code may raise anything
@@ -75,7 +82,7 @@ def run_task(payload: Json, pipe: MessagePipe) -> Json:
         if trial.status is Status.ERROR:
             trial.has_library_status = bool(failures.LIBRARY_STATUS.search(trial.reason))
         trial.extra["traceback"] = failures.traceback_tail(error)
-    if not trial.status.is_measured and request.rank is not None:
+    if not trial.status.is_measured and context.request.rank is not None:
         trial.extra[LOST_RANK] = context.ranks.ended_rank()
     seconds = context.seconds
     trial.build_s = seconds.get("build")

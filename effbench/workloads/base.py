@@ -23,7 +23,17 @@ from effbench.measure.accuracy import Comparison
 from effbench.measure.samples import Timing
 from effbench.measure.timing import Timer
 from effbench.models.build import build_module
-from effbench.models.inputs import Args, Batch, Inputs, KeptInputs, Kwargs, Step, make_inputs
+from effbench.models.inputs import (
+    Args,
+    Batch,
+    Inputs,
+    KeptInputs,
+    Kwargs,
+    Step,
+    make_inputs,
+    seed_of_set,
+    to_channels_last,
+)
 from effbench.models.spec import InputSpec
 from effbench.modes.base import Example, Mode, Prepared
 from effbench.workloads import state
@@ -53,15 +63,11 @@ def make_sets(cell: Cell, specs: Specs, sets: int) -> list[Inputs]:
     seed = cell.numerics.get("seed", 0)
     made: list[Inputs] = []
     for number in range(1, sets + 1):
-        made.append(make_inputs(specs, cell.bs, dtype, cell.device, seed + 7919 * number))
+        set_seed = seed_of_set(seed, number)
+        made.append(make_inputs(specs, cell.bs, dtype, cell.device, set_seed))
     if cell.numerics.get("channels_last"):
         made = tree_map_only(Tensor, to_channels_last, made)
     return made
-
-
-def to_channels_last(tensor: Tensor) -> Tensor:
-    """Return the tensor in the format channels_last, which only tensors of four dimensions have."""
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
 
 def finish_building(module: nn.Module, cell: Cell, specs: Specs) -> None:

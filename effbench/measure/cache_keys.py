@@ -1,0 +1,159 @@
+"""Why compiled code of an earlier process is not used again: what differs between the keys of
+Inductor's cache, then and now.
+
+Inductor logs what each key consists of, a line for each detail, such as
+`[hash] example_inputs[0]: TensorMetadata(dtype=torch.float32, shape=torch.Size([8, 16]), …)`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+INDUCTOR_LOGGER = "torch._inductor.codecache"
+AUTOGRAD_LOGGER = "torch._functorch._aot_autograd.autograd_cache"
+#: How the messages begin that say what a key consists of, and why there is none.
+DETAILS, BYPASSES = "FX graph cache hash details for key", "Bypassing"
+DETAIL = re.compile(r"^\[([0-9a-z]+)\] (\w+(?:\[[^\]]*\])?): (.*)$")
+#: Fields of the description of a tensor that a reader understands.
+FIELD = re.compile(
+    r"\b(dtype|shape|stride|device)=((?:torch\.Size\()?\[[^\]]*\]\)?|\([^)]*\)|[^,]+)"
+)
+DEVICE = re.compile(r"\bdevice=device\(type='(\w+)'(?:, index=(\d+))?\)")
+#: Longest text of a detail that is kept; the code of a graph is longer.
+MOST_CHARACTERS = 400
+#: Most reasons that are reported.
+MOST_REASONS = 6
+#: Name of a detail -> what it is called. Others keep their name.
+NAMES = {
+    "gm": "code of the graph",
+    "torch_version": "torch's code",
+    "system_info": "GPU, driver or Triton",
+    "cpp_runtime_thread_count": "number of threads",
+    "cuda_matmul_settings": "precision of matrix products",
+    "deterministic_algorithms_settings": "deterministic algorithms",
+    "default_dtype": "default dtype",
+}
+
+
+@dataclass(frozen=True)
+class KeyDetail:
+    """A detail of a key: its hash, and its text if it is short."""
+
+    hash: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """What the key of a graph consists of, by name, such as `example_inputs[0]`."""
+
+    details: Mapping[str, KeyDetail]
+
+    def to_json(self) -> dict[str, dict[str, str]]:
+        """Return the key as plain JSON."""
+        return {name: asdict(detail) for name, detail in self.details.items()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Mapping[str, str]]) -> CacheKey:
+        """Return the key that `to_json` gave."""
+        return cls({name: KeyDetail(**detail) for name, detail in data.items()})
+
+
+class KeyObserver(logging.Handler):
+    """Context manager that collects what the keys of Inductor's cache consist of, a one for
+    each graph that is looked up there, and why torch bypassed a cache. torch composes these
+    messages anyway."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.keys: list[CacheKey] = []
+        self.bypasses: list[str] = []
+
+    @contextmanager
+    def observing(self) -> Iterator[None]:
+        loggers = [logging.getLogger(INDUCTOR_LOGGER), logging.getLogger(AUTOGRAD_LOGGER)]
+        before = [(logger.level, logger.propagate) for logger in loggers]
+        # composing the details of AOTAutograd's keys takes long, and torch does it only for DEBUG
+        for logger, level in zip(loggers, (logging.DEBUG, logging.INFO), strict=True):
+            logger.setLevel(level)
+            logger.propagate = False  # not on stderr
+            logger.addHandler(self)
+        try:
+            yield
+        finally:
+            for logger, (level, propagate) in zip(loggers, before, strict=True):
+                logger.setLevel(level)
+                logger.propagate = propagate
+                logger.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if message.startswith(DETAILS):
+            self.keys.append(key_of(message))
+        elif message.startswith(BYPASSES):
+            self.bypasses.append(message.splitlines()[0])
+
+
+def key_of(message: str) -> CacheKey:
+    """Return the key that a message of Inductor describes."""
+    details: dict[str, KeyDetail] = {}
+    for line in message.splitlines()[1:]:
+        match = DETAIL.match(line)
+        if match is not None:
+            hash, name, text = match.groups()
+            details[name] = KeyDetail(hash, text if len(text) <= MOST_CHARACTERS else "")
+    return CacheKey(details)
+
+
+def differences(made: Sequence[CacheKey], now: Sequence[CacheKey]) -> list[str]:
+    """Return what differs between the keys of the graphs of two processes, each reason once."""
+    reasons: dict[str, None] = {}
+    if len(made) != len(now):
+        reasons[f"number of graphs: {len(made)}, now {len(now)}"] = None
+    for then, current in zip(made, now, strict=False):
+        for name in {**then.details, **current.details}:
+            before, after = then.details.get(name), current.details.get(name)
+            if before is None or after is None or before.hash != after.hash:
+                reasons |= dict.fromkeys(changes(name, before, after))
+    listed = list(reasons)
+    if len(listed) > MOST_REASONS:
+        listed[MOST_REASONS:] = [f"and {len(listed) - MOST_REASONS} more"]
+    return listed
+
+
+def changes(name: str, before: KeyDetail | None, after: KeyDetail | None) -> list[str]:
+    """Return how a detail changed, such as `input 0 of the graph: shape (8, 16), now (16, 16)`."""
+    kind, _, position = name.partition("[")
+    position = position.rstrip("]")
+    title = NAMES.get(kind, kind)
+    if kind == "example_inputs":
+        title = f"input {position} of the graph"
+    elif position:
+        title = f"{title}: {position}"
+    if before is None or after is None:
+        return [title]
+    then, now = fields_of(before.text), fields_of(after.text)
+    changed = [key for key in then if key in now and then[key] != now[key]]
+    # strides follow the shape
+    if "shape" in changed and "stride" in changed:
+        changed.remove("stride")
+    if not changed:
+        return [title]
+    return [f"{title}: {key} {then[key]}, now {now[key]}" for key in changed]
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """Return the fields of the description of a tensor as a reader writes them."""
+    found: dict[str, str] = {}
+    for key, value in FIELD.findall(text):
+        value = value.removeprefix("torch.").removeprefix("Size(").rstrip(")")
+        found[key] = value.replace("[", "(").replace("]", ")")
+    device = DEVICE.search(text)
+    if device is not None:
+        type, index = device.groups()
+        found["device"] = type if index is None else f"{type}:{index}"
+    return found

@@ -1,0 +1,425 @@
+"""The task of phase=coldstart: start fresh processes, and time them up to their first answer.
+
+This process, which the fork server forked, supervises: it takes eager's reference, lets a fresh
+process make the caches, starts the fresh processes that are timed, and compares their first answer
+with the reference. The program of the fresh processes is `fresh.py`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from effbench.core.cell import NO_CACHE, NO_CHANGE, Cell, Status, mode_settings
+from effbench.core.disturbances import busy_host
+from effbench.core.message import DEVICE_PHASE, MAKE, USE, Json, MessagePipe, TrialRequest
+from effbench.measure.accuracy import Parts
+from effbench.measure.cache_keys import CacheKey, differences
+from effbench.measure.samples import Timing
+from effbench.measure.timing import LATENCY
+from effbench.worker.cold_caches import BUNDLE, PACKAGE, ColdCaches, Made, Versions
+from effbench.worker.context import TrialContext
+from effbench.worker.fresh_messages import CacheUse, FreshRequest
+from effbench.worker.fresh_process import FreshRun, run_together
+from effbench.worker.step_times import StepTimes
+from effbench.worker.trial import RunningTrial, record_of
+from effbench.workloads.endings import Ended
+
+#: Key in `Trial.extra` of what a cold start found besides its figures.
+EXTRA = "coldstart"
+#: A call is as fast as steady ones if it takes at most this many times their median, or no longer
+#: than the slowest twentieth of them.
+AS_FAST = 1.25
+#: Variables with which the fork server keeps its children from hanging.
+OF_SERVER = ("TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
+#: The constant that scales outputs when the cache is made, and afterwards, with
+#: coldstart.change=constant.
+MADE_SCALE, SCALE = 2.0, 3.0
+#: The rank of a process with coldstart.change=rank, among two.
+RANK = 1
+#: Values of `cache_reuse`.
+WHOLE, PART, NONE = "whole", "part", "none"
+
+
+def run_task(payload: Json, pipe: MessagePipe) -> Json:
+    """Measure the cold start that a TrialRequest as JSON asks for, and return its Trial as
+    JSON."""
+    request = TrialRequest(**payload)
+    cell = Cell(**request.cell)
+    measured = measured_cell(cell)
+    context = TrialContext(replace(request, cell=measured.params()), pipe)
+    context.trial.cell_key = cell.key
+    # eager's reference is that of the first inputs
+    context.rules = replace(context.rules, input_sets=1)
+    return record_of(context, lambda: ColdStart(context, filling_cell(cell)).perform())
+
+
+def change_of(cell: Cell) -> str:
+    """Return what is different from when the cache was made."""
+    change: str = (cell.coldstart or {}).get("change", NO_CHANGE)
+    return change
+
+
+def measured_cell(cell: Cell) -> Cell:
+    """Return the cell that a process runs which uses the cache."""
+    change = change_of(cell)
+    if change == "bs":
+        return replace(cell, bs=2 * cell.bs)
+    if change == "constant":
+        return scaled_cell(cell, SCALE)
+    return cell
+
+
+def filling_cell(cell: Cell) -> Cell:
+    """Return the cell that the process runs which makes the cache."""
+    if change_of(cell) == "constant":
+        return scaled_cell(cell, MADE_SCALE)
+    return cell
+
+
+def scaled_cell(cell: Cell, scale: float) -> Cell:
+    """Return the cell with a module whose outputs are multiplied by `scale`."""
+    module = {
+        "_target_": "effbench.models.scaled.Scaled",
+        "module": cell.model["module"],
+        "scale": scale,
+    }
+    return replace(cell, model={**cell.model, "module": module})
+
+
+class ColdStart:
+    """A cold start. `cell`: what the measured processes run; `filling`: what the process runs that
+    makes the caches. `reference`: eager's first answer."""
+
+    reference: Parts
+    made: Made | None
+
+    def __init__(self, context: TrialContext, filling: Cell) -> None:
+        self.context = context
+        self.request = context.request
+        self.cell = context.cell
+        self.filling = filling
+        self.trial = context.trial
+        self.settings = context.cell.coldstart or {}
+        self.change = change_of(context.cell)
+        self.cache = context.cell.cache or NO_CACHE
+        self.eager = RunningTrial(context)
+        self.extra: dict[str, Any] = {}
+        self.made = None
+
+    def perform(self) -> None:
+        """Measure the cold start, and compare the first answer with eager's."""
+        self.refuse()
+        if self.request.caches == USE:
+            self.require_caches()
+        with self.context.phase(DEVICE_PHASE):
+            self.eager.take_device()
+        with self.context.phase("setup"):
+            self.eager.set_up()
+        with self.context.phase("build"):
+            self.eager.build()
+        with self.context.phase("check"):
+            self.take_reference()
+        with tempfile.TemporaryDirectory(prefix="effbench-cold-") as folder:
+            place = Path(folder)
+            caches = self.caches(place)
+            with caches.locked():
+                self.prepare_caches(caches, place)
+                if self.request.caches == MAKE:
+                    return
+                runs = self.measure(caches, place)
+            slowest = max(range(len(runs)), key=lambda number: runs[number].cold_s)
+            self.record(runs[slowest])
+            with self.context.phase("check"):
+                self.check(torch.load(answer_in(place, slowest), weights_only=False))
+        result = runs[slowest].result
+        if result is not None and result.degraded:
+            raise Ended(Status.DEGRADED, result.degraded)
+
+    def refuse(self) -> None:
+        """Raise Ended for what a cold start does not support."""
+        reason = None
+        if self.cell.numerics.get("quantize"):
+            reason = "phase=coldstart does not support numerics.quantize"
+        if self.cache == PACKAGE and self.change == "bs":
+            reason = "a package only accepts the batch size with which it was made"
+        if self.cache == PACKAGE and self.settings.get("sizes", 1) > 1:
+            reason = "a package has one batch size: use coldstart.sizes=1"
+        if self.change == "gpu" and self.request.other_gpu is None:
+            reason = "coldstart.change=gpu needs a second GPU"
+        if reason is not None:
+            raise Ended(Status.UNSUPPORTED, reason)
+
+    def require_caches(self) -> None:
+        """Raise Ended if the folder has no caches."""
+        folder = Path(self.request.cache_dir or ".")
+        if self.caches(folder).made() is None:
+            raise Ended(Status.ERROR, f"{folder} has no caches: make them with --make {folder}")
+
+    # --- the reference
+
+    def take_reference(self) -> None:
+        """Keep eager's first answer and the way in which its calls record gradients, and free the
+        module's memory."""
+        workload: Any = self.eager.workload
+        workload.take_reference()
+        first = workload.references[0]
+        self.reference = {name: first[name] for name in first if name.startswith("output")}
+        self.grad_mode: str = workload.grad_mode
+        self.comparison = workload.comparison
+        self.inputs = {name: asdict(spec) for name, spec in workload.specs.items()}
+        self.release()
+
+    def release(self) -> None:
+        """Free the memory of the module."""
+        del self.eager.workload
+        gc.collect()
+        if self.context.on_cuda:
+            torch.cuda.empty_cache()
+
+    def check(self, answer: Parts) -> None:
+        """Compare the first answer with eager's. Raises Ended if it is wrong."""
+        verdict = self.comparison.compare(answer, self.reference)
+        self.trial.rel_error = verdict.error
+        reason = verdict.reason
+        if reason is not None and verdict.only_values:
+            reason = self.wrong_in_float64(answer, reason)
+        if reason is not None:
+            raise Ended(Status.INCORRECT, reason)
+
+    def wrong_in_float64(self, answer: Parts, reason: str) -> str | None:
+        """Return the reason, continued, unless the answer is about as close to the result in
+        float64 as eager's."""
+        self.eager.build()
+        workload: Any = self.eager.workload
+        workload.take_reference()
+        exact = next(workload.follow_in_float64())
+        more = self.comparison.compare_with_float64(answer, self.reference, exact)
+        return f"{reason}; {more}" if more else None
+
+    # --- the caches
+
+    def caches(self, place: Path) -> ColdCaches:
+        """Return the caches of this cell. `place`: where they are if the request names no
+        folder."""
+        folder = Path(self.request.cache_dir or place / "caches")
+        if self.change == "constant":  # another module fills them
+            folder = folder / self.change
+        return ColdCaches(folder)
+
+    def prepare_caches(self, caches: ColdCaches, place: Path) -> None:
+        """Set what made the caches that this cell uses, after making them if necessary."""
+        if self.cache == NO_CACHE and self.request.caches != MAKE:
+            return
+        self.made = caches.made()
+        if self.made is None or self.request.caches == MAKE:
+            with self.context.phase("fill"):
+                self.made = self.fill(caches, place)
+        self.extra["fill_s"] = self.made.fill_s
+
+    def fill(self, caches: ColdCaches, place: Path) -> Made:
+        """Let a fresh process make the caches."""
+        caches.clear()
+        live = caches.live(NO_CACHE)
+        request = replace(
+            self.fresh_request(self.filling, live, place, 0),
+            save_bundle=str(caches.bundle),
+        )
+        run = self.run([request], self.environment(live), place / "fill", is_fill=True)[0]
+        caches.keep(live)
+        use = CacheUse()
+        if run.result is not None and run.result.cache is not None:
+            use = run.result.cache
+        made = Made(self.versions(), run.total_s, caches.sizes(), use.keys, self.filling.params())
+        caches.write(made)
+        return made
+
+    def versions(self) -> Versions:
+        """Return what compiled code depends on here."""
+        triton = None
+        gpu = None
+        if self.context.on_cuda:
+            gpu = torch.cuda.get_device_name()
+            triton = version_of("triton")
+        return Versions(torch.__version__, triton, torch.version.cuda, gpu)
+
+    # --- the processes
+
+    def measure(self, caches: ColdCaches, place: Path) -> list[FreshRun]:
+        """Run the fresh processes, and return what they found."""
+        live = caches.live(self.cache, is_moved=self.change == "folder")
+        requests = []
+        for number in range(self.settings.get("processes", 1)):
+            request = self.fresh_request(self.cell, live, place, number)
+            requests.append(self.changed_request(request, caches))
+        environment = self.environment(live) | self.changed_environment()
+        return self.run(requests, environment, place / "measured")
+
+    def fresh_request(self, cell: Cell, live: Path, place: Path, number: int) -> FreshRequest:
+        """Return what a fresh process does for a cell, without a cache to load. `number`: of the
+        process."""
+        sizes = range(self.settings.get("sizes", 1))
+        return FreshRequest(
+            module=cell.model["module"],
+            inputs=self.inputs,
+            mode=cell.mode["_target_"],
+            settings=mode_settings(cell.mode),
+            # from the largest one, so that the memory of smaller ones is there
+            batch_sizes=[cell.bs * 2**size for size in reversed(sizes)],
+            dtype=cell.dtype,
+            device=cell.device,
+            numerics=cell.numerics,
+            grad_mode=self.grad_mode,
+            threads=self.trial.threads or 1,
+            cache_dir=str(live),
+            answer=str(answer_in(place, number)),
+            protocol=self.request.protocol,
+        )
+
+    def changed_request(self, request: FreshRequest, caches: ColdCaches) -> FreshRequest:
+        """Return the request of a measured process: with the cache to load, and the change."""
+        if self.cache == BUNDLE and caches.bundle.is_file():
+            request = replace(request, bundle=str(caches.bundle))
+        if self.cache == PACKAGE:
+            request = replace(request, package=str(caches.package))
+        if self.change == "gpu":
+            request = replace(request, gpu_index=1)
+        if self.change == "rank":
+            request = replace(request, rank=RANK)
+        return request
+
+    def environment(self, live: Path) -> dict[str, str]:
+        """Return the variables of a fresh process."""
+        variables = dict(os.environ)
+        for name in OF_SERVER:
+            if name not in self.cell.env:
+                variables.pop(name, None)
+        variables["TORCHINDUCTOR_CACHE_DIR"] = str(live / "inductor")
+        variables["TRITON_CACHE_DIR"] = str(live / "triton")
+        return variables
+
+    def changed_environment(self) -> dict[str, str]:
+        """Return the variables that differ from when the cache was made."""
+        if self.change == "gpu":
+            visible = [os.environ.get("CUDA_VISIBLE_DEVICES", "0"), str(self.request.other_gpu)]
+            return {"CUDA_VISIBLE_DEVICES": ",".join(visible)}
+        if self.change == "rank":
+            return {"RANK": str(RANK), "LOCAL_RANK": str(RANK), "WORLD_SIZE": "2"}
+        return {}
+
+    def run(
+        self,
+        requests: list[FreshRequest],
+        environment: Mapping[str, str],
+        folder: Path,
+        is_fill: bool = False,
+    ) -> list[FreshRun]:
+        """Run fresh processes at the same time. Raises Ended if one failed."""
+
+        def announce(part: str) -> None:
+            if not is_fill:
+                self.trial.phase = part
+                self.context.pipe.send(phase=part)
+
+        folder.mkdir()
+        began_s = time.perf_counter()
+        runs = run_together(requests, environment, folder, announce)
+        if not is_fill:
+            self.context.seconds["timing"] = time.perf_counter() - began_s
+        for run in runs:
+            if run.failure is not None:
+                self.trial.extra["traceback"] = run.failure.traceback
+                self.trial.has_library_status = run.failure.has_library_status
+                raise Ended(Status(run.failure.status), run.failure.reason)
+        self.extra["processes"] = [{"cold_s": run.cold_s, **run.seconds()} for run in runs]
+        return runs
+
+    # --- figures
+
+    def record(self, run: FreshRun) -> None:
+        """Set the figures of the trial: those of the slowest process."""
+        trial, result = self.trial, run.result
+        assert result is not None  # else it has failed
+        trial.cold_s = run.cold_s
+        for part, seconds in run.seconds().items():
+            setattr(trial, f"cold_{part}_s", seconds)
+        self.record_disturbance(result.waited_s)
+        timing = Timing(result.steady_ms, result.enqueue_ms)
+        StepTimes({LATENCY: timing.figure(self.context.rules)}, timing).record(trial)
+        trial.steady_call = steady_call(
+            [result.sizes[-1].s * 1e3, *result.calls_ms], result.steady_ms
+        )
+        trial.peak_host_bytes = result.peak_host_bytes
+        trial.peak_allocated_bytes = result.peak_allocated_bytes
+        trial.peak_reserved_bytes = result.peak_reserved_bytes
+        trial.graph_pool_bytes = result.graph_pool_bytes
+        if self.made is not None:
+            self.record_cache(self.made, result.cache)
+        self.extra["calls_ms"] = result.calls_ms
+        self.extra["sizes"] = [asdict(size) for size in result.sizes]
+        self.extra["effbench_s"] = result.effbench_s
+        trial.extra[EXTRA] = self.extra
+
+    def record_disturbance(self, waited_s: float) -> None:
+        """Mark the times if the process waited for a core while others ran there."""
+        trial = self.trial
+        trial.disturbed_fraction = waited_s / (trial.cold_s or 1.0)
+        if not self.context.rules.discards:
+            return
+        if trial.disturbed_fraction > self.context.rules.tolerance - 1:
+            disturbance = busy_host(f": the process waited {waited_s:.2g} s for a core")
+            trial.disturbance = disturbance.text
+            trial.disturbance_kind = disturbance.kind
+
+    def record_cache(self, made: Made, use: CacheUse | None) -> None:
+        """Set how much of its cache the process used, and why not all of it."""
+        trial = self.trial
+        trial.cache_bytes = made.bytes.get(self.cache)
+        trial.cache_reuse = WHOLE  # of a package, which has no keys
+        self.extra["missed"] = []
+        if use is None:
+            return
+        trial.cache_hits, trial.cache_misses = use.hits, use.misses
+        if use.misses == 0 and use.hits > 0:
+            return
+        trial.cache_reuse = PART if use.hits else NONE
+        reasons = made.versions.differences(self.versions())
+        then = [CacheKey.from_json(key) for key in made.keys]
+        now = [CacheKey.from_json(key) for key in use.keys]
+        reasons += differences(then, now) + use.bypasses
+        self.extra["missed"] = list(dict.fromkeys(reasons))
+
+
+def answer_in(place: Path, number: int) -> Path:
+    """Return the file of the first answer of a process."""
+    return place / f"answer-{number}.pt"
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def steady_call(calls_ms: list[float], steady_ms: list[float]) -> int | None:
+    """Return the number of the first call, from 1, that is as fast as those in the steady state;
+    None if none of these calls is."""
+    slowest_ms = float(np.quantile(steady_ms, 0.95))
+    limit_ms = max(AS_FAST * statistics.median(steady_ms), slowest_ms)
+    for number, ms in enumerate(calls_ms, 1):
+        if ms <= limit_ms:
+            return number
+    return None

@@ -1,0 +1,246 @@
+"""Cold starts: real fresh processes on the CPU, their parts, caches and failures."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from own_cells import EAGER, PhasePipe, cpu_cell
+
+from effbench.core.cell import Status, Trial
+from effbench.core.message import MAKE, USE, TrialRequest
+from effbench.core.metrics import COLD_PARTS
+from effbench.models.build import build_module
+from effbench.worker import coldstart
+from effbench.worker.cold_caches import Versions
+from effbench.worker.coldstart import filling_cell, measured_cell, steady_call
+from effbench.worker.fresh_messages import FreshRequest
+from effbench.worker.fresh_process import run_together
+
+DEFAULT = {"name": "default", "_target_": "effbench.modes.compiled.Compiled"}
+AOT_INDUCTOR = {"name": "aot-inductor", "_target_": "effbench.modes.exported.AotInductor"}
+MLP = {
+    "name": "mlp",
+    "module": {"_target_": "effbench.models.mlp.LinearStack", "sizes": [16, 16, 4]},
+    "inputs": [{"name": "x", "shape": [16]}],
+}
+LINEAR = {
+    "name": "linear",
+    "module": {"_target_": "torch.nn.Linear", "in_features": 16, "out_features": 8},
+    "inputs": [{"name": "input", "shape": [16]}],
+}
+
+
+def cold_cell(mode=EAGER, cache="none", model=LINEAR, **settings):
+    """A cell of phase=coldstart; `settings` are those of `coldstart`."""
+    coldstart = {"change": "none", "processes": 1, "sizes": 1} | settings
+    return cpu_cell(4, model, mode, phase="coldstart", coldstart=coldstart, cache=cache)
+
+
+def cold_start(cell, folder, hear_phase=str, **options):
+    """Measure a cold start, and return what it records."""
+    request = TrialRequest(cell.params(), {}, cache_dir=str(folder), **options)
+    return Trial.from_json(coldstart.run_task(request.to_json(), PhasePipe(hear=hear_phase)))
+
+
+def parts_of(trial):
+    """The seconds of the parts of a cold start."""
+    return {name: getattr(trial, name) for name in COLD_PARTS if getattr(trial, name) is not None}
+
+
+# --- without a compiler
+
+
+@pytest.fixture(scope="module")
+def eager(tmp_path_factory):
+    phases = []
+    trial = cold_start(cold_cell(), tmp_path_factory.mktemp("caches"), phases.append)
+    return trial, phases
+
+
+def test_the_parts_add_up_to_the_cold_start(eager):
+    trial, _ = eager
+    assert trial.status is Status.OK, trial.reason
+    parts = parts_of(trial)
+    assert parts.keys() == {
+        "cold_interpreter_s",
+        "cold_imports_s",
+        "cold_build_s",
+        "cold_first_call_s",
+    }
+    assert min(parts.values()) > 0
+    assert sum(parts.values()) == pytest.approx(trial.cold_s, rel=0.03)
+
+
+def test_what_a_cold_start_records(eager):
+    trial, phases = eager
+    assert trial.samples["latency_ms"]
+    assert trial.latency_ms < 1e3 * trial.cold_first_call_s
+    assert len(trial.extra["coldstart"]["calls_ms"]) == 9
+    assert trial.extra["coldstart"]["sizes"][0]["bs"] == 4
+    assert trial.rel_error == 0
+    assert trial.cache_reuse is None
+    assert phases[-5:] == ["interpreter", "imports", "build", "first_call", "check"]
+
+
+def test_effbench_adds_little_to_the_imports(eager):
+    trial, _ = eager
+    assert trial.extra["coldstart"]["effbench_s"] < 0.1 * trial.cold_imports_s
+
+
+def fresh_request(tmp_path, **more):
+    return FreshRequest(
+        module=LINEAR["module"],
+        inputs={"input": {"shape": [16]}},
+        mode=EAGER["_target_"],
+        settings={},
+        batch_sizes=[4],
+        dtype="float32",
+        device="cpu",
+        numerics={},
+        grad_mode="inference",
+        threads=1,
+        cache_dir=str(tmp_path),
+        answer=str(tmp_path / "answer.pt"),
+        protocol={},
+        **more,
+    )
+
+
+def test_how_fresh_processes_fail(tmp_path):
+    fails = replace(fresh_request(tmp_path), module={"_target_": "torch.nn.Linear"})
+    crashes = replace(fails, module={"_target_": "os.abort"})
+    processes = run_together([fails, crashes], {"PATH": "/usr/bin"}, tmp_path, str)
+    failed, crashed = (process.failure for process in processes)
+    assert failed.status == Status.ERROR
+    assert failed.reason.startswith("in build: TypeError: ")
+    assert "in build_module" in failed.traceback
+    assert crashed.status == Status.CRASHED
+    assert crashed.reason == "the fresh process was killed by SIGABRT (in build)"
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (cold_cell(AOT_INDUCTOR, "package", change="bs"), "the batch size with which"),
+        (cold_cell(AOT_INDUCTOR, "package", sizes=2), "a package has one batch size"),
+        (cold_cell(DEFAULT, "folder", change="gpu"), "needs a second GPU"),
+        (cold_cell(EAGER, "folder"), "eager compiles nothing"),
+    ],
+    ids=["package, bs", "package, sizes", "gpu", "eager, folder"],
+)
+def test_cells_without_a_cold_start(cell, reason, tmp_path):
+    trial = cold_start(cell, tmp_path)
+    assert trial.status is Status.UNSUPPORTED
+    assert reason in trial.reason
+
+
+def test_only_caches_that_are_there_are_used(tmp_path):
+    trial = cold_start(cold_cell(DEFAULT, "folder"), tmp_path, caches=USE)
+    assert trial.status is Status.ERROR
+    assert trial.reason == f"{tmp_path} has no caches: make them with --make {tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("calls_ms", "number"),
+    [([90, 5, 1.2, 1.0], 3), ([1.0, 5.0], 1), ([90, 5], None)],
+)
+def test_the_first_call_as_fast_as_steady_ones(calls_ms, number):
+    assert steady_call(calls_ms, [1.0] * 20) == number
+
+
+# --- what changes
+
+
+def scale_of(cell):
+    return cell.model["module"]["scale"]
+
+
+def test_a_change_is_that_of_the_measured_cell_alone():
+    cell = cold_cell(DEFAULT, "folder", change="bs")
+    assert (filling_cell(cell).bs, measured_cell(cell).bs) == (4, 8)
+    cell = cold_cell(DEFAULT, "folder", change="constant")
+    assert (scale_of(filling_cell(cell)), scale_of(measured_cell(cell))) == (2.0, 3.0)
+    cell = cold_cell(DEFAULT, "folder", change="folder")
+    assert filling_cell(cell) == measured_cell(cell) == cell
+
+
+def test_a_scaled_module_multiplies_its_float_outputs():
+    cell = measured_cell(cold_cell(DEFAULT, "folder", change="constant"))
+    scaled = build_module(cell.model["module"], torch.float32, "cpu", 0)
+    module = build_module(LINEAR["module"], torch.float32, "cpu", 0)
+    x = torch.ones(2, 16)
+    torch.testing.assert_close(scaled(x), 3 * module(x))
+
+
+def test_versions_that_differ():
+    then = Versions("2.11.0", "3.6", "13.0", "H200")
+    now = replace(then, torch="2.13.0", gpu="H100")
+    assert then.differences(now) == ["torch 2.11.0, now 2.13.0", "gpu H200, now H100"]
+
+
+# --- with a compiler
+
+
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory):
+    """A folder with the caches of a module that was compiled."""
+    folder = tmp_path_factory.mktemp("caches")
+    cell = cold_cell(DEFAULT, "folder", MLP)
+    assert cold_start(cell, folder, caches=MAKE).status is Status.OK
+    return folder
+
+
+@pytest.mark.slow
+def test_a_compiler_without_a_cache(tmp_path):
+    trial = cold_start(cold_cell(DEFAULT, "none", MLP), tmp_path)
+    parts = parts_of(trial)
+    assert min(parts.values()) >= 0
+    assert sum(parts.values()) == pytest.approx(trial.cold_s, rel=0.03)
+    assert trial.cold_compile_s > trial.cold_trace_s > 0
+    assert trial.cold_first_call_s < 0.3 * trial.cold_compile_s
+    assert trial.cache_reuse is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", ["folder", "bundle"])
+@pytest.mark.parametrize(
+    ("change", "reuse"),
+    [
+        ("none", "whole"),
+        ("folder", "whole"),
+        ("rank", "whole"),
+        ("bs", "none"),
+        ("constant", "none"),
+    ],
+)
+def test_how_much_of_a_cache_is_used(caches, cache, change, reuse):
+    trial = cold_start(cold_cell(DEFAULT, cache, MLP, change=change), caches)
+    assert trial.status is Status.OK, trial.reason
+    assert trial.cache_reuse == reuse
+    assert trial.cache_bytes > 1000
+    assert (trial.cold_load_s is not None) == (cache == "bundle")
+    assert bool(trial.extra["coldstart"]["missed"]) == (reuse != "whole")
+
+
+@pytest.mark.slow
+def test_why_a_cache_is_not_used(caches):
+    trial = cold_start(cold_cell(DEFAULT, "folder", MLP, change="bs"), caches)
+    assert any("shape (4, 16), now (8, 16)" in why for why in trial.extra["coldstart"]["missed"])
+
+
+@pytest.mark.slow
+def test_several_processes_and_sizes(caches):
+    trial = cold_start(cold_cell(DEFAULT, "folder", MLP, processes=2, sizes=2), caches / "sizes")
+    found = trial.extra["coldstart"]
+    assert trial.cold_s == max(process["cold_s"] for process in found["processes"])
+    assert len(found["processes"]) == 2
+    assert [size["bs"] for size in found["sizes"]] == [8, 4]
+
+
+@pytest.mark.slow
+def test_a_package_needs_no_module(tmp_path):
+    trial = cold_start(cold_cell(AOT_INDUCTOR, "package"), tmp_path)
+    assert trial.status is Status.OK, trial.reason
+    assert trial.cold_load_s > 0
+    assert trial.cold_s < trial.extra["coldstart"]["fill_s"]
+    assert trial.cache_reuse == "whole"
