@@ -143,9 +143,10 @@ class Candidate:
     @property
     def prepare_s(self) -> float:
         """The time until the mode is ready. Modes that do not compile still capture or trace: for
-        them it is the time to the first output."""
+        them it is the time to the first output. In a fresh process it is the cold start."""
         result = self.result
-        for seconds in (result.compile_cold_s, result.compile_warm_s, result.first_call_s):
+        compile_s = (result.compile_cold_s, result.compile_warm_s)
+        for seconds in (result.cold_s, *compile_s, result.first_call_s):
             if seconds is not None:
                 return seconds
         return 0.0
@@ -212,7 +213,10 @@ class Recommendation:
         least_gain, _ = bounds_of(candidate.result, self.question.speedup)
         if least_gain is not None and least_gain <= 1:
             return None
-        return break_even_calls(candidate.prepare_s, reference.call_ms, candidate.call_ms)
+        preparation_s = candidate.prepare_s
+        if candidate.result.cold_s is not None:  # the reference has a cold start, too
+            preparation_s = max(0.0, preparation_s - reference.prepare_s)
+        return break_even_calls(preparation_s, reference.call_ms, candidate.call_ms)
 
 
 def recommend(rows: Sequence[LabelledResult], question: Question) -> Recommendation:

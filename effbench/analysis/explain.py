@@ -168,6 +168,8 @@ class Breakdown:
 def why_not_traced(trials: Iterable[Trial]) -> str:
     """Return why none of these trials has a trace."""
     for trial in trials:
+        if trial.cold_s is not None:
+            return "effbench coldstart shows the parts of a cold start"
         for key in NO_TRACE:
             if key in trial.extra:
                 return one_line(trial.extra[key])

@@ -182,7 +182,8 @@ def swept_columns(rows: Iterable[Identity]) -> dict[str, list[Any]]:
 
 
 def short_label(label: str) -> str:
-    return label.removeprefix("model.").removeprefix("module.").removeprefix("generate.")
+    short = label.removeprefix("model.").removeprefix("module.")
+    return short.removeprefix("generate.").removeprefix("coldstart.")
 
 
 def axis_of(rows: LabelledResults) -> str:

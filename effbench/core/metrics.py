@@ -262,7 +262,7 @@ class TrialFigures:
         unit="s",
         compare="ratio",
         interval=("cold_ci_low_s", "cold_ci_high_s"),
-        help="phase=coldstart: time from the start of a fresh process to its first answer;"
+        help="time from the start of a fresh process to its first answer, with phase=coldstart;"
         " geometric mean of the trials",
     )
     cold_interpreter_s: Number = metric(

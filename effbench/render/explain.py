@@ -14,6 +14,7 @@ import msgspec
 from effbench.analysis.cell_pairs import CellPair
 from effbench.analysis.explain import Explanation, NotTracedError, Term
 from effbench.analysis.kernel_changes import KernelChange
+from effbench.core.cell import COLDSTART
 from effbench.core.labels import grouped
 from effbench.core.printable import listed
 from effbench.core.table import Column, Record, Shown, Table
@@ -116,6 +117,8 @@ def report_of(store: Store, pair: CellPair) -> PairReport:
     try:
         explanation = Explanation.of(sides[0], sides[1], (pair.first_name, pair.second_name))
     except NotTracedError as error:
+        if pair.second.phase == COLDSTART:
+            return PairReport(pair, None, str(error))
         sweep = store.find_sweep(pair.second.sweep_id)
         command = shlex.join(["effbench", "-m", *masked(sweep.overrides)])
         return PairReport(pair, None, f"{error}; to measure again: {command}")

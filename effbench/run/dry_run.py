@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from effbench.core.cell import Cell, Trial
+from effbench.core.cell import COLDSTART, Cell, Trial
 from effbench.core.printable import between, count, listed
 from effbench.core.table import Column, Table
 from effbench.run.devices import Slot, device_count
@@ -92,6 +92,8 @@ def duration_text(
             trial_s = longest_s
             if "modes.eager." not in run.cell.mode.get("_target_", ""):
                 trial_s += COMPILE_S
+            if run.cell.phase == COLDSTART:  # another process fills the cache
+                trial_s *= 2
             parallel = max(1, devices[run.cell.device] // device_count(run.cell))
             high_s += min(trial_s, settings.timeout_s) / parallel
             may_be_dropped = group.round > 0 and protocol.enough_interval

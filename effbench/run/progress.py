@@ -74,15 +74,17 @@ NOTES: dict[DisturbanceKind | None, str] = {
 
 
 def time_text(record: Trial) -> str:
-    """Return the latency of a trial as its line shows it: `2.70 ms`, or `~2.70 ms (host busy)` if
-    it was disturbed."""
-    if record.latency_ms is None:
+    """Return the latency of a trial, or its cold start, as its line shows it: `2.70 ms`, or `~2.70
+    ms (host busy)` if it was disturbed."""
+    metric = METRICS["latency_ms" if record.cold_s is None else "cold_s"]
+    value = getattr(record, metric.name)
+    if value is None:
         return ""
-    latency = METRICS["latency_ms"].format(record.latency_ms)
+    time = metric.format(value)
     if record.disturbance is None:
-        return latency
+        return time
     note = NOTES.get(record.disturbance_kind, "disturbed")
-    return f"~{latency} ({note})"
+    return f"~{time} ({note})"
 
 
 def compile_text(record: Trial) -> str:

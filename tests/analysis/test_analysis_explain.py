@@ -48,7 +48,7 @@ def traced(kernels, before=0.05, gap=0.005, host=None, device="cuda", delay=0.0,
     trace = Trace(
         device, 10, latency + delay, before, 0.01, 3 * len(placed), tuple(slow), host or {}
     )
-    trial = SimpleNamespace(latency_ms=latency * noise, extra={})
+    trial = SimpleNamespace(latency_ms=latency * noise, cold_s=None, extra={})
     return SimpleNamespace(trial=trial, trace=trace)
 
 
@@ -362,6 +362,9 @@ def test_sides_without_traces_say_so():
         Explanation.of(with_trace, damaged, NAMES)
     with_trace[1].trial.extra["no_trace"] = "its calls differ"
     with pytest.raises(NotTracedError, match=r"^default was not traced: its calls differ$"):
+        Explanation.of(with_trace, damaged, NAMES)
+    with_trace[0].trial.cold_s = 2.0
+    with pytest.raises(NotTracedError, match=r"^default was not traced: effbench coldstart shows"):
         Explanation.of(with_trace, damaged, NAMES)
     of_failed = SimpleNamespace(latency_ms=None, extra={})
     failed = SimpleNamespace(trial=of_failed, trace=with_trace[0].trace)

@@ -238,6 +238,12 @@ def test_parallel_is_always_a_label_if_several_devices_are_used():
     ]
 
 
+def test_the_cache_of_a_cold_start_is_always_a_label():
+    assert labels_of([with_params({"cache": "folder"}, phase="coldstart")]) == [
+        {"model": "mlp", "phase": "coldstart", "cache": "folder", "bs": 1}
+    ]
+
+
 def test_a_generation_is_labelled_with_its_request_and_not_with_the_cache():
     request = {"generate.prompt": 8, "generate.new_tokens": 16}
     cache = {"generate.prompt": 4, "model.module.seq": 20}  # as long as prompt and new tokens

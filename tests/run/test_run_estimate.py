@@ -1,5 +1,7 @@
 """How long trials take: by the protocol, and by those of the sweep that have ended."""
 
+from dataclasses import replace
+
 import pytest
 from schedule_parts import CPU, cell_runs, gpus, groups, trials_of
 
@@ -38,6 +40,16 @@ def test_a_plan_has_the_bounds_of_the_protocol(mode, slots, timeout_s, enough, t
     made = Settings.with_defaults(protocol=protocol, timeout_s=timeout_s)
     bounds = duration_text(planned, made, slots)
     assert bounds == f"duration: {text}, from the protocol and usual compile times"
+
+
+def test_the_bound_of_a_cold_start_counts_the_process_that_fills_the_cache():
+    node = {"name": "compiled", "_target_": "effbench.modes.compiled.Mode"}
+    cell = Cell({"name": "m"}, 1, node, "float32", "inference", "cpu")
+    cold = replace(cell, phase="coldstart", cache="folder")
+    settings = Settings.with_defaults(protocol=PROTOCOL | {"rounds": 2})
+    texts = [duration_text(groups([CellRun(each)], 2), settings, [CPU]) for each in (cell, cold)]
+    bounds = [text.partition(",")[0] for text in texts]
+    assert bounds == ["duration: 20 s to 4 min", "duration: 20 s to 8 min"]
 
 
 # --- during a sweep ---

@@ -98,6 +98,7 @@ def test_a_terminal_that_is_closed_does_not_end_the_sweep():
     ("facts", "text"),
     [
         ({"latency_ms": 2.7}, " · ok 2.70 ms · took 1.0 s"),
+        ({"latency_ms": 2.7, "cold_s": 9.1}, " · ok 9.10 s · took 1.0 s"),
         ({**MARKED, "disturbance_kind": DisturbanceKind.PROCESS}, " · ok ~2.70 ms (GPU shared) · "),
         (
             {"latency_ms": 2.7, "compile_s": 3.0, "compile_cache": "cold"},
@@ -105,7 +106,7 @@ def test_a_terminal_that_is_closed_does_not_end_the_sweep():
         ),
         ({"status": Status.ERROR, "reason": "no memory"}, " · error: no memory · took"),
     ],
-    ids=["ok", "GPU shared", "compiled", "error"],
+    ids=["ok", "cold start", "GPU shared", "compiled", "error"],
 )
 def test_the_line_of_a_trial(facts, text):
     def end(progress, slot, run):
