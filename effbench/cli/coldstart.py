@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--changes",
         action="store_true",
         help="show what a cache is still worth after a change: of its folder, the batch size, the"
-        " number of dimensions, the GPU, a constant in the model",
+        " rank in a process group, the GPU, a constant in the model",
     )
     folder = parser.add_mutually_exclusive_group()
     folder.add_argument("--make", metavar="DIR", help="write the cache of one mode to a new folder")

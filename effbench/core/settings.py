@@ -173,8 +173,8 @@ class Generate:
 class ColdStart:
     """Settings of a fresh process; part of the cell if phase=coldstart."""
 
-    # what differs from when the cache was made: batch size, number of dimensions of an input
-    # (`rank`), GPU, or a constant in the module
+    # what differs from when the cache was made: place of the folder, batch size, rank in a process
+    # group, GPU, or a constant in the module
     change: Literal["none", "folder", "bs", "rank", "gpu", "constant"] = "none"
     processes: UpTo64 = 1  # fresh processes that start at once
     # batch sizes to prepare before the first answer: bs, 2·bs, 4·bs …

@@ -24,6 +24,7 @@ import torch
 from effbench.core.cell import NO_CACHE, NO_CHANGE, Cell, Status, mode_settings
 from effbench.core.disturbances import busy_host
 from effbench.core.message import DEVICE_PHASE, MAKE, USE, Json, MessagePipe, TrialRequest
+from effbench.core.printable import count
 from effbench.measure.accuracy import Parts
 from effbench.measure.cache_keys import CacheKey, differences
 from effbench.measure.samples import Timing
@@ -100,10 +101,12 @@ def scaled_cell(cell: Cell, scale: float) -> Cell:
 
 class ColdStart:
     """A cold start. `cell`: what the measured processes run; `filling`: what the process runs that
-    makes the caches. `reference`: eager's first answer."""
+    makes the caches. `reference`: eager's first answer; `made`: what made the caches; None without
+    them; `recompiled`: how many C++ libraries a measured process compiled."""
 
     reference: Parts
-    made: Made | None
+    made: Made | None = None
+    recompiled = 0
 
     def __init__(self, context: TrialContext, filling: Cell) -> None:
         self.context = context
@@ -116,10 +119,10 @@ class ColdStart:
         self.cache = context.cell.cache or NO_CACHE
         self.eager = RunningTrial(context)
         self.extra: dict[str, Any] = {}
-        self.made = None
 
     def perform(self) -> None:
         """Measure the cold start, and compare the first answer with eager's."""
+        self.trial.extra[EXTRA] = self.extra
         self.refuse()
         if self.request.caches == USE:
             self.require_caches()
@@ -139,10 +142,11 @@ class ColdStart:
                 if self.request.caches == MAKE:
                     return
                 runs = self.measure(caches, place)
+            self.extra["processes"] = [{"cold_s": run.cold_s, **run.seconds()} for run in runs]
             slowest = max(range(len(runs)), key=lambda number: runs[number].cold_s)
             self.record(runs[slowest])
             with self.context.phase("check"):
-                self.check(torch.load(answer_in(place, slowest), weights_only=False))
+                self.check(self.answer(place, slowest))
         result = runs[slowest].result
         if result is not None and result.degraded:
             raise Ended(Status.DEGRADED, result.degraded)
@@ -187,6 +191,12 @@ class ColdStart:
         gc.collect()
         if self.context.on_cuda:
             torch.cuda.empty_cache()
+
+    def answer(self, place: Path, number: int) -> Parts:
+        """Return the first answer of a process, which may have used another GPU."""
+        path = answer_in(place, number)
+        answer: Parts = torch.load(path, map_location=self.context.device, weights_only=False)
+        return answer
 
     def check(self, answer: Parts) -> None:
         """Compare the first answer with eager's. Raises Ended if it is wrong."""
@@ -259,12 +269,15 @@ class ColdStart:
     def measure(self, caches: ColdCaches, place: Path) -> list[FreshRun]:
         """Run the fresh processes, and return what they found."""
         live = caches.live(self.cache, is_moved=self.change == "folder")
+        before = set(live.rglob("*.so"))
         requests = []
         for number in range(self.settings.get("processes", 1)):
             request = self.fresh_request(self.cell, live, place, number)
             requests.append(self.changed_request(request, caches))
         environment = self.environment(live) | self.changed_environment()
-        return self.run(requests, environment, place / "measured")
+        runs = self.run(requests, environment, place / "measured")
+        self.recompiled = len(set((live / "inductor").rglob("*.so")) - before)
+        return runs
 
     def fresh_request(self, cell: Cell, live: Path, place: Path, number: int) -> FreshRequest:
         """Return what a fresh process does for a cell, without a cache to load. `number`: of the
@@ -342,7 +355,6 @@ class ColdStart:
                 self.trial.extra["traceback"] = run.failure.traceback
                 self.trial.has_library_status = run.failure.has_library_status
                 raise Ended(Status(run.failure.status), run.failure.reason)
-        self.extra["processes"] = [{"cold_s": run.cold_s, **run.seconds()} for run in runs]
         return runs
 
     # --- figures
@@ -369,7 +381,6 @@ class ColdStart:
         self.extra["calls_ms"] = result.calls_ms
         self.extra["sizes"] = [asdict(size) for size in result.sizes]
         self.extra["effbench_s"] = result.effbench_s
-        trial.extra[EXTRA] = self.extra
 
     def record_disturbance(self, waited_s: float) -> None:
         """Mark the times if the process waited for a core while others ran there."""
@@ -387,18 +398,22 @@ class ColdStart:
         trial = self.trial
         trial.cache_bytes = made.bytes.get(self.cache)
         trial.cache_reuse = WHOLE  # of a package, which has no keys
-        self.extra["missed"] = []
-        if use is None:
-            return
-        trial.cache_hits, trial.cache_misses = use.hits, use.misses
-        if use.misses == 0 and use.hits > 0:
-            return
-        trial.cache_reuse = PART if use.hits else NONE
-        reasons = made.versions.differences(self.versions())
+        reasons: list[str] = []
+        if use is not None:
+            trial.cache_hits, trial.cache_misses = use.hits, use.misses
+            if use.misses or not use.hits:
+                trial.cache_reuse = PART if use.hits else NONE
+                reasons = self.missed(made, use)
+            elif self.recompiled:
+                reasons = [count(self.recompiled, "compiled C++ file")]
+        self.extra["missed"] = reasons
+
+    def missed(self, made: Made, use: CacheUse) -> list[str]:
+        """Return why the process did not use all of its cache."""
         then = [CacheKey.from_json(key) for key in made.keys]
         now = [CacheKey.from_json(key) for key in use.keys]
-        reasons += differences(then, now) + use.bypasses
-        self.extra["missed"] = list(dict.fromkeys(reasons))
+        reasons = made.versions.differences(self.versions()) + differences(then, now)
+        return list(dict.fromkeys(reasons + use.bypasses))
 
 
 def answer_in(place: Path, number: int) -> Path:

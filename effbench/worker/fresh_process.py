@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from effbench.worker.fresh_messages import (
 )
 
 READ_BYTES = 1 << 16
+#: Seconds after which to look whether a process has ended: its children may hold the pipe.
+POLL_S = 1.0
 #: Seconds in which a process that has sent its result must end.
 END_S = 10.0
 
@@ -54,6 +57,11 @@ class FreshRun:
     def part(self) -> str:
         """The part that has not ended, the last one after the first answer."""
         return self.parts[min(len(self.ended_ns), len(self.parts) - 1)]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the process has sent its result, or how it failed."""
+        return self.result is not None or self.failure is not None
 
     @property
     def cold_s(self) -> float:
@@ -110,7 +118,9 @@ class FreshProcess:
         path = folder / "request.json"
         path.write_text(json.dumps(asdict(request)))
         self.pipe, end = os.pipe()
+        os.set_blocking(self.pipe, False)
         self.buffer = b""
+        self.is_closed = False
         self.oom_kills = processes.oom_kills()
         command = [sys.executable, "-m", "effbench.worker.fresh", str(path), str(end)]
         self.run = FreshRun(request.parts, time.monotonic_ns())
@@ -122,28 +132,34 @@ class FreshProcess:
         )
         os.close(end)
 
-    def read(self) -> bool:
-        """Take the messages that have arrived, and return whether more may follow."""
-        data = os.read(self.pipe, READ_BYTES)
-        arrived_ns = time.monotonic_ns()
-        *lines, self.buffer = (self.buffer + data).split(b"\n")
-        for line in lines:
+    @property
+    def is_done(self) -> bool:
+        """Whether it has sent all messages, or has ended."""
+        return self.run.is_complete or self.is_closed or self.process.poll() is not None
+
+    def read(self) -> None:
+        """Take the messages that have arrived."""
+        while not self.is_closed:
             try:
-                self.run.accept(decode(line), arrived_ns)
-            except MessageError:  # user code can write to that pipe, too
-                continue
-        return bool(data)
+                data = os.read(self.pipe, READ_BYTES)
+            except BlockingIOError:  # nothing more yet
+                return
+            arrived_ns = time.monotonic_ns()
+            self.is_closed = not data
+            *lines, self.buffer = (self.buffer + data).split(b"\n")
+            for line in lines:
+                with suppress(MessageError):  # user code can write to that pipe, too
+                    self.run.accept(decode(line), arrived_ns)
 
     def end(self) -> None:
         """Wait for its end, and kill it if that takes long. Without a result or failure of its own,
         how it ended is the failure."""
-        has_answered = self.run.result is not None or self.run.failure is not None
         try:
             self.process.wait(END_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        if not has_answered:
+        if not self.run.is_complete:
             self.run.failure = self.failure()
 
     def failure(self) -> FreshFailure:
@@ -196,13 +212,18 @@ def follow(
     started: Sequence[FreshProcess],
     announce: Callable[[str], None],
 ) -> None:
-    """Read the messages of the processes until all have closed their pipes."""
+    """Read the messages of the processes until all have sent them or have ended."""
     announced = ""
-    while selector.get_map():
+    running = list(started)
+    while running:
         part = min((process.run.part for process in started), key=PARTS.index)
         if part != announced:
             announce(part)
             announced = part
-        for key, _ in selector.select():
-            if not key.data.read():
-                selector.unregister(key.fileobj)
+        for key, _ in selector.select(POLL_S):
+            key.data.read()
+        for process in list(running):
+            if process.is_done:
+                process.read()
+                selector.unregister(process.pipe)
+                running.remove(process)

@@ -53,7 +53,8 @@ WEIGHTS = "module"
 
 class FreshProgram:
     """The parts of a cold start in order. `part`: the current one. `loaded`: what a package gave;
-    None without one. `inputs`: by batch size."""
+    None without one. `has_bundle`: whether the bundle could be read, if there is one. `inputs`: by
+    batch size."""
 
     mode: Mode
     specs: dict[str, InputSpec]
@@ -67,6 +68,7 @@ class FreshProgram:
         self.part = IMPORTS
         self.result = FreshResult()
         self.loaded: Prepared | None = None
+        self.has_bundle = True
         self.inputs: dict[int, Inputs] = {}
         self.device = torch.device(request.device)
         self.on_cuda = self.device.type == "cuda"
@@ -155,7 +157,8 @@ class FreshProgram:
             mode: Any = self.mode
             self.loaded = mode.load(Path(self.request.package), "warm")
         if self.request.bundle:
-            torch.compiler.load_cache_artifacts(Path(self.request.bundle).read_bytes())
+            bundle = Path(self.request.bundle).read_bytes()
+            self.has_bundle = torch.compiler.load_cache_artifacts(bundle) is not None
 
     def observe_first_call(self) -> None:
         """Prepare and make the first answer, and take the records of torch's compiler."""
@@ -225,6 +228,8 @@ class FreshProgram:
         if not self.mode.uses_dynamo:
             return
         self.result.cache = cache_use(observer)
+        if not self.has_bundle:
+            self.result.cache.bypasses.append("torch could not read the bundle")
         self.result.degraded = counters.Observer().degraded_reason(counters.read(), self.device)
 
     def save_bundle(self, path: str) -> None:
