@@ -12,10 +12,10 @@ from effbench.analysis.coldstart import cold_starts_of
 from effbench.cli import options
 from effbench.cli.advise import sweep_now
 from effbench.cli.show import reasons
-from effbench.core.cell import COLDSTART, NO_CACHE, Cell, Status, Trial
+from effbench.core.cell import COLDSTART, Cell, Status, Trial
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import label_rows
-from effbench.core.message import TrialRequest
+from effbench.core.message import FILL, USE, TrialRequest
 from effbench.core.metrics import METRICS
 from effbench.core.printable import listed, one_line
 from effbench.core.settings import db_option
@@ -52,7 +52,6 @@ CHANGE_DEFAULTS = (
 FOLDER_DEFAULTS = ("mode=default", "cache=bundle", "protocol=quick")
 #: Value of `cache` -> the line of a program that uses it.
 LOADING = {
-    "folder": 'os.environ["TORCHINDUCTOR_CACHE_DIR"] = "{folder}/live"',
     "bundle": 'torch.compiler.load_cache_artifacts(open("{folder}/bundle.bin", "rb").read())',
     "package": 'model = torch._inductor.aoti_load_package("{folder}/package.pt2")',
 }
@@ -162,15 +161,17 @@ def words_of(args: argparse.Namespace, defaults: Sequence[str]) -> list[str]:
             "coldstart measures one model, as in effbench coldstart mlp bs=8; without MODEL,"
             " --sweep SWEEP selects stored results"
         )
-    given = {parse(word).key for word in args.words if word not in models}
-    if given & {"mode", "cache"}:
-        given.add("exclude")
+    overrides = [word for word in args.words if word not in models]
+    given = {parse(word).key: parse(word).value for word in overrides}
     words = [f"model={models[0]}", f"phase={COLDSTART}", *options.place_of(args)]
     for default in defaults:
-        key = parse(default).key
-        if key not in given and key.partition(".")[0] not in given:
+        word = parse(default)
+        is_unused = word.key == "exclude" and (
+            "cache" in given or "eager" not in given.get("mode", "eager").split(",")
+        )
+        if not is_unused and not given.keys() & {word.key, word.section}:
             words.append(default)
-    return [*words, *(word for word in args.words if word not in models)]
+    return [*words, *overrides]
 
 
 # --- a folder with a cache ---
@@ -186,12 +187,12 @@ def use_folder(args: argparse.Namespace, folder: Path) -> int:
         raise UsageError(
             f"--try: {folder} holds no cache; effbench coldstart MODEL --make {folder} makes one"
         )
-    cell, trial = started_once(words_of(args, FOLDER_DEFAULTS), folder)
-    cache = cell.cache or NO_CACHE
+    caches = FILL if args.make else USE
+    cell, trial = started_once(words_of(args, FOLDER_DEFAULTS), folder, caches)
     missed = trial.extra.get(COLDSTART, {}).get("missed", [])
     lines = [folder_sentence(trial, missed)]
     if args.make and trial.status.is_measured:
-        lines += ["A process starts with it after this line:", LOADING[cache].format(folder=folder)]
+        lines.append(f"To start with it: {LOADING[str(cell.cache)].format(folder=folder)}")
     if args.format == "json":
         names = ("status", "reason", "cold_s", "latency_ms", "cache_bytes", "cache_reuse")
         data = {name: getattr(trial, name) for name in names}
@@ -201,10 +202,10 @@ def use_folder(args: argparse.Namespace, folder: Path) -> int:
     return int(trial.status is not Status.OK or trial.cache_reuse != WHOLE)
 
 
-def started_once(words: Sequence[str], folder: Path) -> tuple[Cell, Trial]:
-    """Run one cold start of the only cell of these overrides with the cache in the folder, which it
-    makes if there is none; return the cell and the trial. Nothing is recorded. Raises EffbenchError
-    for what cannot run."""
+def started_once(words: Sequence[str], folder: Path, caches: str) -> tuple[Cell, Trial]:
+    """Run one cold start of the only cell of these overrides with the cache in the folder, without
+    recording it; return the cell and the trial. `caches`: FILL or USE. Raises EffbenchError for
+    what cannot run."""
     from effbench.config.cells import prepare
     from effbench.config.launch import jobs_of
     from effbench.config.overrides import read
@@ -217,9 +218,9 @@ def started_once(words: Sequence[str], folder: Path) -> tuple[Cell, Trial]:
     command = Command(["coldstart", *words], {})
     matrix = prepare(jobs_of(read(words)))
     settings = matrix.settings
-    if len(matrix.runs) != 1 or matrix.runs[0].cell.cache in (None, NO_CACHE):
+    if len(matrix.runs) != 1 or matrix.runs[0].cell.cache not in LOADING:
         raise UsageError(
-            "--make and --try take one mode, batch size and cache: mode=default cache=bundle"
+            "--make and --try take one mode, one batch size, and cache=bundle or cache=package"
         )
     make_cache_folders(settings)
     try:
@@ -235,6 +236,7 @@ def started_once(words: Sequence[str], folder: Path) -> tuple[Cell, Trial]:
                 protocol=asdict(settings.protocol),
                 gpu_uuid=slot.uuid,
                 cache_dir=str(folder.resolve()),
+                caches=caches,
                 cores=slot.cores,
             )
             with wait_for_device(slot, command.stop):

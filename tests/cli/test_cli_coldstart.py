@@ -86,7 +86,8 @@ def test_nothing_to_show(made, effbench, cells, options, expected):
         ("tiny --make there --try there", "not allowed with"),
         ("tiny --try there", "there holds no cache; effbench coldstart MODEL --make there"),
         ("tiny bs=1,8 --make there", "--make and --try take one mode"),
-        ("tiny cache=none --make there", "--make and --try take one mode"),
+        ("tiny cache=none --make there", "cache=bundle or cache=package"),
+        ("tiny cache=folder --make there", "cache=bundle or cache=package"),
     ],
 )
 def test_refusals(effbench, monkeypatch, tmp_path, words, expected):
@@ -108,6 +109,7 @@ def test_a_cache_is_not_replaced(effbench, monkeypatch, tmp_path):
     ("words", "cells"),
     [
         ("tiny", {("eager", "none"), ("default", "none"), ("default", "folder")}),
+        ("tiny mode=eager,default", {("eager", "none"), ("default", "bundle")}),
         ("tiny mode=default", {("default", "none"), ("default", "folder")}),
         ("tiny mode=eager,default cache=none", {("eager", "none"), ("default", "none")}),
     ],
@@ -120,7 +122,8 @@ def test_the_sweep(monkeypatch, tmp_path, words, cells):
     assert {job.config.phase for job in jobs} == {"coldstart"}
     assert {job.config.protocol.rounds for job in jobs} == {3}
     assert cells <= {(job.config.mode["name"], job.config.cache) for job in jobs}
-    assert any("exclude" in word for word in overrides) is (words == "tiny")
+    is_left_out = words in ("tiny", "tiny mode=eager,default")
+    assert any("exclude" in word for word in overrides) is is_left_out
 
 
 def test_a_given_protocol_has_its_own_rounds():
