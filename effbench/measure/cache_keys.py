@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 
 INDUCTOR_LOGGER = "torch._inductor.codecache"
 AUTOGRAD_LOGGER = "torch._functorch._aot_autograd.autograd_cache"
 #: How the messages begin that say what a key consists of, and why there is none.
 DETAILS, BYPASSES = "FX graph cache hash details for key", "Bypassing"
-DETAIL = re.compile(r"^\[([0-9a-z]+)\] (\w+(?:\[[^\]]*\])?): (.*)$")
+DETAIL = re.compile(r"^(\[[0-9a-z]+\]) (\w+(?:\[[^\]]*\])?): (.*)$")
 #: Fields of the description of a tensor that a reader understands.
 FIELD = re.compile(
     r"\b(dtype|shape|stride|device)=((?:torch\.Size\()?\[[^\]]*\]\)?|\([^)]*\)|[^,]+)"
@@ -39,28 +38,9 @@ NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class KeyDetail:
-    """A detail of a key: its hash, and its text if it is short."""
-
-    hash: str
-    text: str
-
-
-@dataclass(frozen=True)
-class CacheKey:
-    """What the key of a graph consists of, by name, such as `example_inputs[0]`."""
-
-    details: Mapping[str, KeyDetail]
-
-    def to_json(self) -> dict[str, dict[str, str]]:
-        """Return the key as plain JSON."""
-        return {name: asdict(detail) for name, detail in self.details.items()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Mapping[str, str]]) -> CacheKey:
-        """Return the key that `to_json` gave."""
-        return cls({name: KeyDetail(**detail) for name, detail in data.items()})
+#: What the key of a graph consists of: the name of a detail, such as `example_inputs[0]`, and its
+#: hash with its text, if that is short.
+CacheKey = dict[str, str]
 
 
 class KeyObserver(logging.Handler):
@@ -100,13 +80,13 @@ class KeyObserver(logging.Handler):
 
 def key_of(message: str) -> CacheKey:
     """Return the key that a message of Inductor describes."""
-    details: dict[str, KeyDetail] = {}
+    key: CacheKey = {}
     for line in message.splitlines()[1:]:
         match = DETAIL.match(line)
         if match is not None:
             hash, name, text = match.groups()
-            details[name] = KeyDetail(hash, text if len(text) <= MOST_CHARACTERS else "")
-    return CacheKey(details)
+            key[name] = f"{hash} {text}" if len(text) <= MOST_CHARACTERS else hash
+    return key
 
 
 def differences(made: Sequence[CacheKey], now: Sequence[CacheKey]) -> list[str]:
@@ -115,9 +95,9 @@ def differences(made: Sequence[CacheKey], now: Sequence[CacheKey]) -> list[str]:
     if len(made) != len(now):
         reasons[f"number of graphs: {len(made)}, now {len(now)}"] = None
     for then, current in zip(made, now, strict=False):
-        for name in {**then.details, **current.details}:
-            before, after = then.details.get(name), current.details.get(name)
-            if before is None or after is None or before.hash != after.hash:
+        for name in {**then, **current}:
+            before, after = then.get(name, ""), current.get(name, "")
+            if before != after:
                 reasons |= dict.fromkeys(changes(name, before, after))
     listed = list(reasons)
     if len(listed) > MOST_REASONS:
@@ -125,7 +105,7 @@ def differences(made: Sequence[CacheKey], now: Sequence[CacheKey]) -> list[str]:
     return listed
 
 
-def changes(name: str, before: KeyDetail | None, after: KeyDetail | None) -> list[str]:
+def changes(name: str, before: str, after: str) -> list[str]:
     """Return how a detail changed, such as `input 0 of the graph: shape (8, 16), now (16, 16)`."""
     kind, _, position = name.partition("[")
     position = position.rstrip("]")
@@ -134,12 +114,9 @@ def changes(name: str, before: KeyDetail | None, after: KeyDetail | None) -> lis
         title = f"input {position} of the graph"
     elif position:
         title = f"{title}: {position}"
-    if before is None or after is None:
-        return [title]
-    then, now = fields_of(before.text), fields_of(after.text)
-    changed = [key for key in then if key in now and then[key] != now[key]]
-    # strides follow the shape
-    if "shape" in changed and "stride" in changed:
+    then, now = fields_of(before), fields_of(after)
+    changed = [key for key in then if now.get(key, then[key]) != then[key]]
+    if "shape" in changed and "stride" in changed:  # which follows from the shape
         changed.remove("stride")
     if not changed:
         return [title]

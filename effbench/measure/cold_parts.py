@@ -30,21 +30,16 @@ CALL_AUTOTUNE = "runtime_triton_autotune_time_us"
 @dataclass(frozen=True)
 class CompilerSeconds:
     """Seconds in torch's compiler, without overlaps. `trace`: Dynamo and AOTAutograd; `compile`:
-    Inductor, Triton and the C++ compiler, or loading their results; `autotune`: timing kernels;
-    `capture`: capturing CUDA graphs."""
+    Inductor, Triton and the C++ compiler, or loading their results; `autotune`: timing
+    kernels."""
 
     trace: float = 0.0
     compile: float = 0.0
     autotune: float = 0.0
-    capture: float = 0.0
-
-    @property
-    def total(self) -> float:
-        return self.trace + self.compile + self.autotune + self.capture
 
 
 def read() -> CompilerSeconds:
-    """Return the seconds of all compilations of this process so far, without captures."""
+    """Return the seconds of all compilations of this process so far."""
     import torch._dynamo.utils as dynamo
 
     recorded = dynamo.compilation_time_metrics

@@ -8,9 +8,8 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 FOLDER, BUNDLE, PACKAGE = "folder", "bundle", "package"
 
@@ -37,14 +36,12 @@ class Versions:
 @dataclass
 class Made:
     """What a process that made caches found. `fill_s`: its seconds; `bytes`: by kind of cache;
-    `keys`: what the keys of Inductor's cache consist of, for each graph; `cell`: the cell's
-    parameters."""
+    `keys`: what the keys of Inductor's cache consist of, for each graph."""
 
     versions: Versions
     fill_s: float
     bytes: dict[str, int]
-    keys: list[dict[str, dict[str, str]]] = field(default_factory=list)
-    cell: dict[str, Any] = field(default_factory=dict)
+    keys: list[dict[str, str]]
 
 
 class ColdCaches:

@@ -26,7 +26,7 @@ from effbench.core.disturbances import busy_host
 from effbench.core.message import DEVICE_PHASE, MAKE, USE, Json, MessagePipe, TrialRequest
 from effbench.core.printable import count
 from effbench.measure.accuracy import Parts
-from effbench.measure.cache_keys import CacheKey, differences
+from effbench.measure.cache_keys import differences
 from effbench.measure.samples import Timing
 from effbench.measure.timing import LATENCY
 from effbench.worker.cold_caches import BUNDLE, PACKAGE, ColdCaches, Made, Versions
@@ -251,7 +251,7 @@ class ColdStart:
         use = CacheUse()
         if run.result is not None and run.result.cache is not None:
             use = run.result.cache
-        made = Made(self.versions(), run.total_s, caches.sizes(), use.keys, self.filling.params())
+        made = Made(self.versions(), run.total_s, caches.sizes(), use.keys)
         caches.write(made)
         return made
 
@@ -379,7 +379,7 @@ class ColdStart:
         if self.made is not None:
             self.record_cache(self.made, result.cache)
         self.extra["calls_ms"] = result.calls_ms
-        self.extra["sizes"] = [asdict(size) for size in result.sizes]
+        self.extra["sizes"] = [asdict(size) for size in reversed(result.sizes)]
         self.extra["effbench_s"] = result.effbench_s
 
     def record_disturbance(self, waited_s: float) -> None:
@@ -410,9 +410,7 @@ class ColdStart:
 
     def missed(self, made: Made, use: CacheUse) -> list[str]:
         """Return why the process did not use all of its cache."""
-        then = [CacheKey.from_json(key) for key in made.keys]
-        now = [CacheKey.from_json(key) for key in use.keys]
-        reasons = made.versions.differences(self.versions()) + differences(then, now)
+        reasons = made.versions.differences(self.versions()) + differences(made.keys, use.keys)
         return list(dict.fromkeys(reasons + use.bypasses))
 
 

@@ -83,7 +83,7 @@ class CacheUse:
 
     hits: int = 0
     misses: int = 0
-    keys: list[dict[str, dict[str, str]]] = field(default_factory=list)
+    keys: list[dict[str, str]] = field(default_factory=list)
     bypasses: list[str] = field(default_factory=list)
 
 

@@ -53,8 +53,8 @@ WEIGHTS = "module"
 
 class FreshProgram:
     """The parts of a cold start in order. `part`: the current one. `loaded`: what a package gave;
-    None without one. `has_bundle`: whether the bundle could be read, if there is one. `inputs`: by
-    batch size."""
+    None without one. `has_bundle`: whether the bundle could be read, if there is one. `steps`:
+    those of all batch sizes, whose memory they keep. `inputs`: by batch size."""
 
     mode: Mode
     specs: dict[str, InputSpec]
@@ -69,6 +69,7 @@ class FreshProgram:
         self.result = FreshResult()
         self.loaded: Prepared | None = None
         self.has_bundle = True
+        self.steps: list[Step] = []
         self.inputs: dict[int, Inputs] = {}
         self.device = torch.device(request.device)
         self.on_cuda = self.device.type == "cuda"
@@ -198,9 +199,10 @@ class FreshProgram:
         """Prepare a batch size, and return the answer of its first call."""
         began_s, before = time.perf_counter(), self.reserved_bytes()
         args, kwargs = self.inputs[bs]
-        if not self.result.sizes or self.mode.static_shape:
+        if not self.steps or self.mode.static_shape:
             self.prepared = self.loaded or self.prepare_mode(bs)
             self.step = self.prepared.step
+            self.steps.append(self.step)
         answer = self.step(*args, **kwargs)
         self.synchronize()
         seconds = time.perf_counter() - began_s
@@ -221,10 +223,7 @@ class FreshProgram:
         """Record what the compiler did until the first answer."""
         from effbench.measure import cold_parts, counters
 
-        seconds = cold_parts.read()
-        self.result.seconds["trace"] = seconds.trace
-        self.result.seconds["compile"] = seconds.compile
-        self.result.seconds["autotune"] = seconds.autotune
+        self.result.seconds |= asdict(cold_parts.read())
         if not self.mode.uses_dynamo:
             return
         self.result.cache = cache_use(observer)
@@ -312,7 +311,7 @@ def cache_use(observer: KeyObserver) -> CacheUse:
     return CacheUse(
         hits=inductor["fxgraph_cache_hit"] + autograd["autograd_cache_hit"],
         misses=misses,
-        keys=[key.to_json() for key in observer.keys],
+        keys=observer.keys,
         bypasses=observer.bypasses,
     )
 

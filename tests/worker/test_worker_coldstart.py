@@ -11,10 +11,10 @@ from effbench.core.message import MAKE, USE, TrialRequest
 from effbench.core.metrics import COLD_PARTS
 from effbench.models.build import build_module
 from effbench.worker import coldstart
-from effbench.worker.cold_caches import Versions
+from effbench.worker.cold_caches import ColdCaches, Made, Versions
 from effbench.worker.coldstart import filling_cell, measured_cell, steady_call
-from effbench.worker.fresh_messages import FreshRequest
-from effbench.worker.fresh_process import run_together
+from effbench.worker.fresh_messages import FreshRequest, FreshResult
+from effbench.worker.fresh_process import FreshRun, run_together
 
 DEFAULT = {"name": "default", "_target_": "effbench.modes.compiled.Compiled"}
 AOT_INDUCTOR = {"name": "aot-inductor", "_target_": "effbench.modes.exported.AotInductor"}
@@ -178,6 +178,50 @@ def test_versions_that_differ():
     assert then.differences(now) == ["torch 2.11.0, now 2.13.0", "gpu H200, now H100"]
 
 
+# --- what processes tell, and what they leave
+
+
+def test_the_compilers_seconds_are_taken_out_of_the_first_call():
+    run = FreshRun(["interpreter", "imports", "build", "first_call"], started_ns=0)
+    for second, part in enumerate(run.parts, 1):
+        run.accept({"part": part, "ns": second * 10**9}, arrived_ns=second * 10**9)
+    run.result = FreshResult({"trace": 0.25, "compile": 0.5}, compiler_imports_s=0.125)
+    seconds = run.seconds()
+    assert run.part == "first_call"
+    assert seconds["imports"] == 1.125
+    assert seconds["first_call"] == 0.125
+    assert sum(seconds.values()) == run.cold_s == 4
+
+
+def test_a_folder_is_restored_before_each_process(tmp_path):
+    caches = ColdCaches(tmp_path)
+    live = caches.live("none")
+    (live / "bs4").mkdir()
+    (live / "bs4" / "kernel.so").write_bytes(b"code")
+    (live / "bs4" / "aot-inductor-module.pt2").write_bytes(b"package")
+    caches.keep(live)
+    (live / "bs4" / "kernel.so").unlink()
+    (live / "more").touch()
+
+    assert caches.sizes() == {"folder": 4, "package": 7}
+    for is_moved in (False, True):
+        restored = caches.live("folder", is_moved)
+        assert [path.name for path in restored.rglob("*.*")] == ["kernel.so"]
+        assert not (restored / "more").exists()
+        assert (restored == live) != is_moved
+    assert list(caches.live("bundle").iterdir()) == []
+
+
+def test_caches_are_complete_once_they_are_recorded(tmp_path):
+    caches = ColdCaches(tmp_path)
+    made = Made(Versions("2.13.0", None, None, None), 9.5, {"folder": 4}, [{"gm": "[a]"}])
+    assert caches.made() is None
+    caches.write(made)
+    assert caches.made() == made
+    caches.clear()
+    assert caches.made() is None
+
+
 # --- with a compiler
 
 
@@ -240,7 +284,7 @@ def test_several_processes_and_sizes(caches):
     found = trial.extra["coldstart"]
     assert trial.cold_s == max(process["cold_s"] for process in found["processes"])
     assert len(found["processes"]) == 2
-    assert [size["bs"] for size in found["sizes"]] == [8, 4]
+    assert [size["bs"] for size in found["sizes"]] == [4, 8]
 
 
 @pytest.mark.slow
