@@ -76,6 +76,11 @@ class Rank:
         """Whether it failed after another rank had ended."""
         return self.record.extra.get(LOST_RANK) is not None
 
+    def progress(self) -> tuple[bool, bool, int]:
+        """Return what orders ranks by how far they are: first those that are stopped, then busy
+        ones, then by phases."""
+        return not self.was_stopped, self.activity is None, self.task.phases_begun
+
     @property
     def activity(self) -> str | None:
         """What it did when the trial timed out: it was `stopped`, or its stack shows that it was
@@ -231,11 +236,9 @@ class Ranks:
         """Return the rank for which the others waited: one that is stopped, or busy, or has begun
         the fewest phases. None if that is true of all."""
         late = [rank for rank in self.ranks if rank.was_killed]
-        fewest = min(rank.task.phases_begun for rank in late)
-        stopped = [rank for rank in late if rank.was_stopped]
-        busy = [rank for rank in late if rank.activity]
-        behind = [rank for rank in late if rank.task.phases_begun == fewest]
-        for some in (stopped, busy, behind):
-            if 0 < len(some) < len(self.ranks):
-                return some[0]
-        return None
+        first = min(late, key=Rank.progress)
+        if len(late) == len(self.ranks) and all(
+            rank.progress() == first.progress() for rank in late
+        ):
+            return None
+        return first

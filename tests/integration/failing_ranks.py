@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-import torch
 from torch import nn
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel
@@ -59,11 +58,6 @@ class IsStopped(Base):
 
 
 class Hangs(Base):
-    def mischief(self):
-        time.sleep(1000)
-
-
-class HangsLater(Base):
     """The other rank waits in a collective meanwhile."""
 
     later = True
@@ -74,19 +68,7 @@ class HangsLater(Base):
 
 
 class Raises(Base):
-    def mischief(self):
-        raise ValueError("bad weather")
-
-
-class RaisesLater(Raises):
     later = True
 
-
-class LacksMemory(Base):
     def mischief(self):
-        raise torch.OutOfMemoryError("no room")
-
-
-class Leaves(Base):
-    def mischief(self):
-        os._exit(3)
+        raise ValueError("bad weather")

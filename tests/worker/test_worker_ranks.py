@@ -70,6 +70,10 @@ def cell_of(module, mode=EAGER):
     return cpu_cell(bs=4, model=own_model(module, 32), mode=mode, threads=1, parallel="tp2")
 
 
+def own_mode(mode):
+    return {"name": "own", "_target_": target_of(mode)}
+
+
 class Halves(nn.Module):
     """A layer of which each rank computes a half: it is parallel already."""
 
@@ -100,8 +104,8 @@ class Often(Mode):
 @pytest.fixture(scope="module")
 def both():
     """The records of both ranks of a trial with everything."""
-    mode = {"name": "own", "_target_": target_of(Often)}
-    return run_ranks(cell_of(Halves, mode), protocol={**PROTOCOL, "profile": True}, baseline=EAGER)
+    cell = cell_of(Halves, own_mode(Often))
+    return run_ranks(cell, protocol={**PROTOCOL, "profile": True}, baseline=EAGER)
 
 
 def test_the_record_is_the_leaders(both):
@@ -138,8 +142,8 @@ def test_the_followers_announce_the_leaders_phases(both):
 
 
 class Trouble(nn.Module):
-    """While it is timed, rank 1 does `what`. If `shares` is false, the ranks
-    do not share their results meanwhile."""
+    """A layer whose results the ranks share, unless `shares` is false while it is timed. Rank 1
+    does `what` meanwhile."""
 
     what = staticmethod(lambda: None)
     shares = True
@@ -182,19 +186,6 @@ def test_the_leader_notices_that_another_rank_died(monkeypatch):
     assert leader.extra["lost_rank"] == 1
 
 
-class Shares(nn.Module):
-    """A layer whose results the ranks share."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(32, 32, bias=False)
-
-    def forward(self, x):
-        output = self.layer(x)
-        dist.all_reduce(output)
-        return output
-
-
 class Traced(Mode):
     """Is compiled by Dynamo. Rank 1 compiles again in each of the first `most` series."""
 
@@ -217,13 +208,10 @@ class Traced(Mode):
         return Prepared(step)
 
 
-TRACED = {"name": "own", "_target_": target_of(Traced)}
-
-
 @pytest.mark.parametrize(("series", "status"), [(1, "ok"), (2, "degraded")])
 def test_a_rank_that_compiles_alone_while_it_is_timed(monkeypatch, series, status):
     monkeypatch.setattr(Traced, "most", series)
-    leader, _ = run_ranks(cell_of(Shares, TRACED))
+    leader, _ = run_ranks(cell_of(Trouble, own_mode(Traced)))
     assert leader.status == status, leader.reason
     assert leader.recompiles == series
     again = "rank 1 of 2: a graph was compiled again while it was timed (failed guard: "
@@ -244,11 +232,8 @@ class Lacks(Mode):
         return Prepared(module)
 
 
-LACKS = {"name": "own", "_target_": target_of(Lacks)}
-
-
 def test_a_rank_that_cannot_prepare_ends_alone():
-    leader, follower = run_ranks(cell_of(Shares, LACKS))
+    leader, follower = run_ranks(cell_of(Trouble, own_mode(Lacks)))
     assert (follower.status, follower.reason) == (Status.OOM, "in prepare: no room")
     assert leader.extra["lost_rank"] == 1
 
@@ -257,14 +242,14 @@ def test_a_rank_that_cannot_prepare_ends_alone():
 def test_a_rank_that_cannot_prepare_the_baseline_fails_if_others_wait_for_it(monkeypatch, number):
     monkeypatch.setattr(ranks, "SILENT_S", 0.5)
     monkeypatch.setattr(Lacks, "number", number)
-    records = run_ranks(cell_of(Shares), baseline=LACKS)
+    records = run_ranks(cell_of(Trouble), baseline=own_mode(Lacks))
     assert (records[number].status, records[number].reason) == (Status.OOM, "in pairs: no room")
     assert records[1 - number].extra["lost_rank"] == number
 
 
 def test_without_a_baseline_in_any_rank_there_are_no_pairs(monkeypatch):
     monkeypatch.setattr(Lacks, "number", None)
-    leader, follower = run_ranks(cell_of(Shares), baseline=LACKS)
+    leader, follower = run_ranks(cell_of(Trouble), baseline=own_mode(Lacks))
     assert (leader.status, follower.status) == (Status.OK, Status.OK)
     assert leader.extra["no_pairs"] == "OutOfMemoryError: no room"
     assert leader.latency_ms > 0
