@@ -64,11 +64,11 @@ class Rank:
     @property
     def has_failed(self) -> bool:
         """Whether it ended by itself without a record that has measurements."""
-        return self.has_ended and not self.was_killed and not self.task.is_measured
+        return self.has_ended and not self.was_killed and not self.record.status.is_measured
 
     @property
     def record(self) -> Trial:
-        """The record of its end."""
+        """The record of its end, which it has sent or not."""
         return self.task.record("", 0)
 
     @property
@@ -120,9 +120,9 @@ class Ranks:
         request: TrialRequest,
         slot: Slot,
         env: Mapping[str, str],
-        place: RankRequest,
+        folder: str,
     ) -> Self:
-        """Start a process on each slot of a rank. `env`: of all; `place`: of the leader."""
+        """Start a process on each slot of a rank. `env`: of all; `folder`: at which they meet."""
         size = len(slot.ranks)
         caches = str(request.cache_dir)
         ranks = []
@@ -131,7 +131,7 @@ class Ranks:
                 request,
                 gpu_uuid=own.uuid,
                 cores=own.cores,
-                rank=replace(place, rank=number),
+                rank=RankRequest(number, size, folder),
             )
             if number > 0:  # a compile cache has one writer
                 asked.cache_dir = str(Path(caches) / f"rank{number}")
@@ -206,12 +206,12 @@ class Ranks:
             return self.late()
         failed = [rank for rank in self.ranks if rank.has_failed]
         # if the leader has measurements, all ranks had done their part, and only ended badly
-        if leader.task.is_measured or not failed:
+        if not failed or leader.record.status.is_measured:
             return leader.task
         if len(failed) == len(self.ranks) and len({rank.record.reason for rank in failed}) == 1:
             return leader.task
         first = min(failed, key=lambda rank: (rank.failed_later, rank.task.ended_s))
-        is_own = first is not leader or first.task.status in OWN_FAILURES
+        is_own = first is not leader or first.record.status in OWN_FAILURES
         if is_own and not first.failed_later:
             first.task.rank_name = first.name
         return first.task
