@@ -35,7 +35,9 @@ OWN_FAILURES = (Status.ERROR, Status.CRASHED, Status.OOM)
 #: A line of a stack that faulthandler prints.
 FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 #: Code that compiles, and code in which a rank waits for others.
-COMPILES = re.compile(r"/torch/_(dynamo/(symbolic_convert|output_graph)|inductor/graph)\.py$")
+COMPILES = re.compile(
+    r"/torch/_(dynamo/(symbolic_convert|output_graph)|inductor/(async_compile|codecache|graph))\.py$"
+)
 WAITS = re.compile(r"/torch/(distributed|cuda)/|/effbench/(core|measure|models|modes|work\w+)/")
 #: Code that is not the user's.
 LIBRARY = re.compile(r"/(lib/python3[^/]*|site-packages|dist-packages)/")

@@ -12,7 +12,7 @@ from whole_sweeps import trials_of
 EXPECTED = {
     "IsKilled": ("crashed", "rank 1 of 2: killed by SIGKILL (in check)"),
     "IsStopped": ("timeout", "rank 1 of 2 did not arrive; it is stopped"),
-    "Raises": ("error", "rank 1 of 2: in warmup: ValueError: bad weather (ranks.py:"),
+    "Raises": ("error", "rank 1 of 2: in prepare: ValueError: bad weather (ranks.py:"),
 }
 CELL = ("model=custom", "model.inputs.x.shape=[4]", "mode=eager", "parallel=tp2")
 
