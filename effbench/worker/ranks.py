@@ -42,10 +42,12 @@ from effbench.models.inputs import Inputs, KeptInputs, Step
 
 #: The sweep ends a trial whose collectives hang, and finds out which rank did not arrive.
 COLLECTIVE_TIMEOUT = timedelta(days=1)
-#: Seconds between two attempts to connect or looks at the others, of waiting for the end of a rank
-#: that may be the cause of this one's failure, and after which a rank that says nothing waits for
-#: this one.
-RETRY_S, CAUSE_S, SILENT_S = 0.01, 0.5, 20.0
+#: Seconds between two attempts to connect, or two looks at the others.
+RETRY_S = 0.01
+#: Seconds in which a rank that may be the cause of this one's failure ends.
+CAUSE_S = 0.5
+#: Seconds after which a rank that says nothing waits for this one, which has failed.
+SILENT_S = 30.0
 LEADER = 0
 
 
