@@ -1,6 +1,7 @@
 """Trials of two processes: what the leader records, and what becomes of them if a rank fails."""
 
 import json
+import multiprocessing
 import os
 import tempfile
 from dataclasses import asdict
@@ -35,35 +36,32 @@ PROTOCOL = asdict(
 PHASES: list[str] = []
 
 
-def run_rank(request, folder):
-    """Run a rank in this new process, which ends."""
-    number = request.rank.rank
+def run_rank(request, path):
+    """Run a rank in this new process, and write its record."""
     record = trial.run_task(request.to_json(), PhasePipe(hear=PHASES.append))
     record["extra"]["phases"] = PHASES
-    (folder / f"record{number}").write_text(json.dumps(record))
+    path.write_text(json.dumps(record))
 
 
 def run_ranks(cell, size=2, protocol=PROTOCOL, **options):
     """Run a trial with several ranks. Return their records, None for one that died."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        pids = []
-        for number in range(size):
-            rank = RankRequest(number, size, name)
+    fork = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"record{number}") for number in range(size)]
+        processes = []
+        for number, path in enumerate(paths):
+            rank = RankRequest(number, size, folder)
             request = TrialRequest(cell.params(), protocol, rank=rank, **options)
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    run_rank(request, folder)
-                finally:
-                    os._exit(0)
-            pids.append(pid)
-        records = []
-        for number, pid in enumerate(pids):
-            os.waitpid(pid, 0)
-            path = folder / f"record{number}"
-            records.append(Trial.from_json(json.loads(path.read_text())) if path.exists() else None)
-        return records
+            processes.append(fork.Process(target=run_rank, args=(request, path)))
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        return [record_in(path) for path in paths]
+
+
+def record_in(path):
+    return Trial.from_json(json.loads(path.read_text())) if path.exists() else None
 
 
 def cell_of(module, mode=EAGER):
