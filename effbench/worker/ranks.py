@@ -324,9 +324,10 @@ def merge_facts(trial: Trial, others: list[Json]) -> None:
         known = [facts[name] for facts in everyone if facts[name] is not None]
         setattr(trial, name, max(known, default=None))
     peaks = [facts["peak_allocated_bytes"] for facts in everyone]
-    trial.extra[PEAKS] = peaks
     trial.ranks = len(everyone)
     trial.ranks_peak_allocated_bytes = total(peaks)
+    if trial.ranks_peak_allocated_bytes is not None:
+        trial.extra[PEAKS] = peaks
     trial.foreign_processes = total([facts["foreign_processes"] for facts in everyone])
     trial.energy_mj = None  # of the leader's GPU alone
 
