@@ -150,7 +150,7 @@ def run_rank(rank: int, loop: Loop) -> None:
     split_by_hand(module, rank, loop.size, device)
     token = torch.randint(0, loop.network["vocab"], (loop.bs, 1), device=device)
     position = torch.tensor([512], device=device)
-    with torch.no_grad():  # in inference mode torch gathers inputs of split layers, as effbench notes
+    with torch.no_grad():  # torch gathers inputs of split layers in inference mode
         step = step_of(loop.mode, module, (token, position))
         for _ in range(5):
             step(token, position)
