@@ -150,7 +150,7 @@ def run_rank(rank: int, loop: Loop) -> None:
     split_by_hand(module, rank, loop.size, device)
     token = torch.randint(0, loop.network["vocab"], (loop.bs, 1), device=device)
     position = torch.tensor([512], device=device)
-    with torch.inference_mode():
+    with torch.no_grad():  # torch gathers inputs of split layers in inference mode
         step = step_of(loop.mode, module, (token, position))
         for _ in range(5):
             step(token, position)
@@ -179,8 +179,9 @@ def run_rank(rank: int, loop: Loop) -> None:
     if rank == 0:
         latency_ms = statistics.median(own.tolist())
         Path(loop.folder, "figures").write_text(f"{latency_ms} {period_ms or 'nan'}")
-    dist.barrier()
-    dist.destroy_process_group()
+    dist.all_reduce(own)  # until rank 0 has written
+    synchronize(on_cuda)
+    os._exit(0)  # a communicator whose collectives a CUDA graph has captured may not end by itself
 
 
 def period_by_events(step: Step, token: Tensor, position: Tensor) -> float:
@@ -258,6 +259,7 @@ def main() -> int:
     for bs in map(int, args.bs.split(",")):
         for mode in args.modes.split(","):
             loops[mode, bs] = by_hand(mode, bs, parallel.size, network)
+            print(f"by hand: {mode} bs={bs}: {loops[mode, bs]}", flush=True)
     by_effbench(args, network, 2)
     sweeps = [figures_of(args.db, number) for number in (1, 2)]
     far = 0

@@ -46,7 +46,7 @@ DUET_PHASE = "duet"
 #: Environment variable with the task's id, inherited by all its processes: it identifies leftover
 #: processes.
 TRIAL_VARIABLE = "EFFBENCH_TRIAL"
-#: Key in `Trial.extra` of a rank that failed: the number of another rank that had ended before,
+#: Key in `Trial.extra` of a rank that failed: the number of another rank that had failed before,
 #: which may be the cause; None if there was none.
 LOST_RANK = "lost_rank"
 

@@ -125,16 +125,6 @@ class ServerRequest:
         """Whether a trial ended before any code of the user ran."""
         return self.phase in BEFORE_USER_CODE or "failed" in self.outcome
 
-    @property
-    def status(self) -> Status:
-        """The status of a trial that has ended."""
-        return self.record("", 0).status
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether a trial has ended with a record that has measurements."""
-        return self.result is not None and self.status.is_measured
-
     def record(self, cell_key: str, round: int) -> Trial:
         """Return the record of a trial that has ended, or a record of how its process did."""
         record = self.sent_record(cell_key, round)

@@ -35,7 +35,9 @@ OWN_FAILURES = (Status.ERROR, Status.CRASHED, Status.OOM)
 #: A line of a stack that faulthandler prints.
 FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 #: Code that compiles, and code in which a rank waits for others.
-COMPILES = re.compile(r"/torch/_(dynamo/(symbolic_convert|output_graph)|inductor/graph)\.py$")
+COMPILES = re.compile(
+    r"/torch/_(dynamo/(symbolic_convert|output_graph)|inductor/(async_compile|codecache|graph))\.py$"
+)
 WAITS = re.compile(r"/torch/(distributed|cuda)/|/effbench/(core|measure|models|modes|work\w+)/")
 #: Code that is not the user's.
 LIBRARY = re.compile(r"/(lib/python3[^/]*|site-packages|dist-packages)/")
@@ -64,17 +66,22 @@ class Rank:
     @property
     def has_failed(self) -> bool:
         """Whether it ended by itself without a record that has measurements."""
-        return self.has_ended and not self.was_killed and not self.task.is_measured
+        return self.has_ended and not self.was_killed and not self.record.status.is_measured
 
     @property
     def record(self) -> Trial:
-        """The record of its end."""
+        """The record of its end, which it has sent or not."""
         return self.task.record("", 0)
 
     @property
     def failed_later(self) -> bool:
         """Whether it failed after another rank had ended."""
         return self.record.extra.get(LOST_RANK) is not None
+
+    def progress(self) -> tuple[bool, bool, int]:
+        """Return what orders ranks by how far they are: first those that are stopped, then busy
+        ones, then by phases."""
+        return not self.was_stopped, self.activity is None, self.task.phases_begun
 
     @property
     def activity(self) -> str | None:
@@ -115,9 +122,9 @@ class Ranks:
         request: TrialRequest,
         slot: Slot,
         env: Mapping[str, str],
-        place: RankRequest,
+        folder: str,
     ) -> Self:
-        """Start a process on each slot of a rank. `env`: of all; `place`: of the leader."""
+        """Start a process on each slot of a rank. `env`: of all; `folder`: at which they meet."""
         size = len(slot.ranks)
         caches = str(request.cache_dir)
         ranks = []
@@ -126,7 +133,7 @@ class Ranks:
                 request,
                 gpu_uuid=own.uuid,
                 cores=own.cores,
-                rank=replace(place, rank=number),
+                rank=RankRequest(number, size, folder),
             )
             if number > 0:  # a compile cache has one writer
                 asked.cache_dir = str(Path(caches) / f"rank{number}")
@@ -201,12 +208,12 @@ class Ranks:
             return self.late()
         failed = [rank for rank in self.ranks if rank.has_failed]
         # if the leader has measurements, all ranks had done their part, and only ended badly
-        if leader.task.is_measured or not failed:
+        if not failed or leader.record.status.is_measured:
             return leader.task
         if len(failed) == len(self.ranks) and len({rank.record.reason for rank in failed}) == 1:
             return leader.task
         first = min(failed, key=lambda rank: (rank.failed_later, rank.task.ended_s))
-        is_own = first is not leader or first.task.status in OWN_FAILURES
+        is_own = first is not leader or first.record.status in OWN_FAILURES
         if is_own and not first.failed_later:
             first.task.rank_name = first.name
         return first.task
@@ -231,11 +238,9 @@ class Ranks:
         """Return the rank for which the others waited: one that is stopped, or busy, or has begun
         the fewest phases. None if that is true of all."""
         late = [rank for rank in self.ranks if rank.was_killed]
-        fewest = min(rank.task.phases_begun for rank in late)
-        stopped = [rank for rank in late if rank.was_stopped]
-        busy = [rank for rank in late if rank.activity]
-        behind = [rank for rank in late if rank.task.phases_begun == fewest]
-        for some in (stopped, busy, behind):
-            if 0 < len(some) < len(self.ranks):
-                return some[0]
-        return None
+        first = min(late, key=Rank.progress)
+        if len(late) == len(self.ranks) and all(
+            rank.progress() == first.progress() for rank in late
+        ):
+            return None
+        return first

@@ -15,7 +15,7 @@ from effbench.core.message import MessagePipe, TrialRequest
 from effbench.measure import counters
 from effbench.measure.host import HostWatch
 from effbench.measure.rules import Rules
-from effbench.worker.ranks import Ranks, ranks_of
+from effbench.worker.ranks import Ranks, Task, ranks_of
 
 
 class TrialContext:
@@ -63,7 +63,7 @@ class TrialContext:
 
 
 class CompilationWatch:
-    """Tells whether a graph is compiled from now on; in other `ranks`, since they watch."""
+    """Tells whether a graph is compiled from now on; in other `ranks`, since their task WATCH."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -71,7 +71,7 @@ class CompilationWatch:
 
     def compiled(self) -> str | None:
         """Return that a graph was compiled, with the guard that failed if one did, or None."""
-        return self.compiled_here() or self.ranks.compiled()
+        return self.ranks.reason(Task.COMPILED, self.compiled_here)
 
     def compiled_here(self) -> str | None:
         """Return what `compiled` does, of this process alone."""

@@ -52,59 +52,51 @@ class FollowingTrial(RunningTrial):
             workload.kept,
         )
         self.calls.steps[OrderKind.OWN] = workload.step
-        tasks = {
-            Task.PHASE: self.enter,
-            Task.WATCH: self.watch,
-            Task.COMPILED: self.report_compilation,
-            Task.DISTURBANCE: self.report_disturbance,
-            Task.FACTS: self.report_facts,
-            Task.CHECK: self.check,
-            Task.BASELINE: self.prepare_baseline,
-            Task.END: self.report_end,
-        }
         with timing.no_garbage_collection():
-            self.ranks.serve(self.calls, tasks)
+            self.ranks.serve(self.calls, self.do)
 
     def judge(self) -> None:
         """The leader judges the trial."""
 
     # --- tasks
 
-    def enter(self, message: Json) -> None:
-        """Announce the leader's phase as this process's."""
-        self.trial.phase = message["name"]
-        self.context.pipe.send(phase=message["name"])
-        self.ranks.answer()
+    def do(self, task: Task, message: Json) -> None:
+        """Do what the leader asks for, and answer."""
+        answer = self.ranks.answer
+        match task:
+            case Task.PHASE:
+                self.trial.phase = message["name"]
+                self.context.pipe.send(phase=message["name"])
+                answer()
+            case Task.WATCH:
+                self.compilation = CompilationWatch(self.ranks)
+                self.watcher.restart()
+                self.watcher.begin()
+                answer()
+            case Task.COMPILED:
+                answer(reason=self.compilation.compiled_here())
+            case Task.DISTURBANCE:
+                self.report_disturbance()
+            case Task.FACTS:
+                self.take_facts()
+                answer(**facts_of(self.trial))
+            case Task.CHECK:
+                answer(reason=self.workload.wrong_after_timing())
+            case Task.BASELINE:
+                self.prepare_baseline()
+            case Task.END:
+                answer(reason=self.degraded_reason())
 
-    def watch(self, message: Json) -> None:
-        """Begin to watch the GPU and compilations."""
-        self.compilation = CompilationWatch(self.ranks)
-        self.watcher.restart()
-        self.watcher.begin()
-        self.ranks.answer()
-
-    def report_compilation(self, message: Json) -> None:
-        """Tell whether a graph was compiled since `watch`."""
-        self.ranks.answer(reason=self.compilation.compiled_here())
-
-    def report_disturbance(self, message: Json) -> None:
-        """Tell what has disturbed the GPU since `watch`."""
+    def report_disturbance(self) -> None:
+        """Tell what has disturbed the GPU since the task WATCH."""
         self.watcher.check_and_end()
         disturbance = self.watcher.disturbance
         if disturbance is None:
             self.ranks.answer(reason=None)
-        else:
-            reason = f"on its GPU: {disturbance.text}"
-            self.ranks.answer(reason=reason, kind=disturbance.kind)
+            return
+        self.ranks.answer(reason=f"on its GPU: {disturbance.text}", kind=disturbance.kind)
 
-    def report_facts(self, message: Json) -> None:
-        self.take_facts()
-        self.ranks.answer(**facts_of(self.trial))
-
-    def check(self, message: Json) -> None:
-        self.ranks.answer(reason=self.workload.wrong_after_timing())
-
-    def prepare_baseline(self, message: Json) -> None:
+    def prepare_baseline(self) -> None:
         """Prepare the baseline. A failure leaves the trial without pairs, unless this rank fails
         alone: then the others wait for it."""
         workload = self.workload
@@ -121,6 +113,3 @@ class FollowingTrial(RunningTrial):
         workload.restore_state(workload.ran)
         self.calls.steps[OrderKind.BASELINE] = step
         self.ranks.answer(reason=None)
-
-    def report_end(self, message: Json) -> None:
-        self.ranks.answer(reason=self.degraded_reason())

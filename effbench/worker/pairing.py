@@ -184,7 +184,7 @@ def time_pairs(step_timer: StepTimer, baseline: Step, mode_ms: float) -> dict[st
     own_calls = LatencySide(timer, mode_ms)
     depends_on_host = other_calls.depends_on_host or own_calls.depends_on_host
     watcher.begin()
-    context.ranks.watch()
+    context.ranks.ask(Task.WATCH)
     watching = context.host_watched(depends_on_host, moves=context.on_cuda)
     taken: dict[str, Pairs] = {}
     with watching as host, timing.no_garbage_collection():

@@ -15,8 +15,7 @@ import os
 import select
 import statistics
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import StrEnum, auto
@@ -43,10 +42,12 @@ from effbench.models.inputs import Inputs, KeptInputs, Step
 
 #: The sweep ends a trial whose collectives hang, and finds out which rank did not arrive.
 COLLECTIVE_TIMEOUT = timedelta(days=1)
-#: Seconds between two attempts to connect or looks at the others, of waiting for the end of a rank
-#: that may be the cause of this one's failure, and after which a rank that says nothing waits for
-#: this one.
-RETRY_S, CAUSE_S, SILENT_S = 0.01, 0.5, 20.0
+#: Seconds between two attempts to connect, or two looks at the others.
+RETRY_S = 0.01
+#: Seconds in which a rank that may be the cause of this one's failure ends.
+CAUSE_S = 0.5
+#: Seconds after which a rank that says nothing waits for this one, which has failed.
+SILENT_S = 30.0
 LEADER = 0
 
 
@@ -68,29 +69,87 @@ def name_of(rank: int, size: int) -> str:
 
 
 class Ranks:
-    """The ranks as seen by the process that leads the trial. Here it is the only one, and nobody
-    has to be told anything."""
+    """The ranks of a trial as seen by rank 0, which leads the others; often it is the only one.
 
-    size = 1
+    `others`: the connections to other ranks by their numbers. `is_followed`: whether they make the
+    calls that this one orders.
+    """
+
     leads = True
+    is_followed = False
+
+    def __init__(self, request: RankRequest, device: torch.device) -> None:
+        self.request = request
+        self.size = request.size
+        self.folder = Path(request.folder)
+        self.device = device
+        self.others: dict[int, Partner] = {}
 
     def join(self) -> None:
         """Meet the other ranks and make the process group. Raises PartnerLostError."""
+        if self.size == 1:
+            return
+        self.meet()
+        rank = self.request.rank
+        # each rank sees its own device first, so that torch.cuda.set_device(LOCAL_RANK) selects it
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(self.size), LOCAL_RANK="0")
+        # all ranks run on this machine
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        backend, bound = "gloo", None
+        if self.device.type == "cuda":
+            backend, bound = "nccl", torch.device("cuda", 0)
+        dist.init_process_group(
+            backend,
+            store=dist.FileStore(str(self.folder / "store"), self.size),
+            rank=rank,
+            world_size=self.size,
+            timeout=COLLECTIVE_TIMEOUT,
+            device_id=bound,
+        )
+
+    def meet(self) -> None:
+        """Connect this process with others, and prepare to order calls."""
+        listeners = {rank: listen(self.folder, str(rank)) for rank in range(1, self.size)}
+        for rank, listener in listeners.items():
+            with listener:
+                connection, _ = listener.accept()
+            self.others[rank] = Partner(connection, None, name_of(rank, self.size))
+        self.orders = Orders(self.request, self.look)
+
+    # --- what the leader says
 
     def barrier(self) -> None:
         """Wait until all ranks are here. Raises PartnerLostError."""
+        self.gather()
+        self.tell("go")
 
     def lead(self) -> None:
         """Begin to order calls, once all ranks are ready. Raises PartnerLostError."""
+        self.barrier()
+        self.is_followed = True
+
+    def tell(self, op: str, **values: str) -> None:
+        for other in self.others.values():
+            other.send(op, **values)
+
+    def gather(self) -> list[Json]:
+        return [other.receive() for other in self.others.values()]
 
     def announce(self, phase: str) -> None:
         """Tell the followers which phase has begun."""
+        if self.is_followed:
+            self.tell(Task.PHASE, name=phase)
+            self.gather()
 
     @contextmanager
     def together(self, task: Task) -> Iterator[list[Json]]:
         """Let the followers do a task while this process does its part in this context. The value
         is a list that then has their answers, in order."""
-        yield []
+        answers: list[Json] = []
+        self.tell(task)
+        yield answers
+        answers += self.gather()
 
     def ask(self, task: Task) -> list[Json]:
         """Let the followers do a task, and return their answers, in order."""
@@ -105,24 +164,15 @@ class Ranks:
                 return f"{name_of(rank, self.size)}: {answer['reason']}"
         return None
 
-    def led(self, step: Step, inputs: Sequence[Inputs], kind: OrderKind = OrderKind.OWN) -> Step:
-        """Return the step whose calls all ranks make."""
-        return step
-
-    def led_inputs(self, kept: KeptInputs) -> KeptInputs:
-        """Return the kept inputs that all ranks restore, those of their steps."""
-        return kept
-
-    def watch(self) -> None:
-        """Let the followers begin to watch their GPUs and compilations."""
-        self.ask(Task.WATCH)
-
-    def compiled(self) -> str | None:
-        """Return that a follower has compiled a graph since `watch`, or None."""
-        return self.first_reason(self.ask(Task.COMPILED))
+    def reason(self, task: Task, find: Callable[[], str | None]) -> str | None:
+        """Let all ranks do a task, this one by a call of `find`, and return the first reason, or
+        None."""
+        with self.together(task) as answers:
+            reason = find()
+        return reason or self.first_reason(answers)
 
     def newest_disturbance(self) -> Disturbance | None:
-        """Return what has disturbed the GPU of a follower since `watch`, or None."""
+        """Return what has disturbed the GPU of a follower since the task WATCH, or None."""
         answers = self.ask(Task.DISTURBANCE)
         text = self.first_reason(answers)
         if text is None:
@@ -130,50 +180,20 @@ class Ranks:
         kind = next(answer["kind"] for answer in answers if answer["reason"] is not None)
         return Disturbance(DisturbanceKind(kind), text)
 
-    def is_awaited(self) -> bool:
-        """Return whether another rank waits for this one, which has failed: it has nothing to say
-        for a while, because it is in a collective."""
-        return False
+    def led(self, step: Step, inputs: Sequence[Inputs], kind: OrderKind = OrderKind.OWN) -> Step:
+        """Return the step whose calls all ranks make."""
+        if self.size == 1:
+            return step
+        self.orders.use(inputs)
+        return LedStep(step, kind, self.orders)
 
-    def ended_rank(self) -> int | None:
-        """Return a rank that has ended, or ends in a moment; None if there is none."""
-        return None
+    def led_inputs(self, kept: KeptInputs) -> KeptInputs:
+        """Return the kept inputs that all ranks restore, those of their steps."""
+        if self.size == 1:
+            return kept
+        return LedInputs(kept, self.orders)
 
-
-class SeveralRanks(Ranks, ABC):
-    """What the leader and the followers share. `others`: the connections to other ranks by their
-    numbers."""
-
-    def __init__(self, request: RankRequest, device: torch.device) -> None:
-        self.request = request
-        self.size = request.size
-        self.folder = Path(request.folder)
-        self.device = device
-        self.others: dict[int, Partner] = {}
-
-    def join(self) -> None:
-        self.meet()
-        rank, size = self.request.rank, self.size
-        # each rank sees its own device first, so that torch.cuda.set_device(LOCAL_RANK) selects it
-        os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK="0")
-        # all ranks run on this machine
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-        backend, bound = "gloo", None
-        if self.device.type == "cuda":
-            backend, bound = "nccl", torch.device("cuda", 0)
-        dist.init_process_group(
-            backend,
-            store=dist.FileStore(str(self.folder / "store"), size),
-            rank=rank,
-            world_size=size,
-            timeout=COLLECTIVE_TIMEOUT,
-            device_id=bound,
-        )
-
-    @abstractmethod
-    def meet(self) -> None:
-        """Connect this process with others."""
+    # --- other ranks that end
 
     def polled(self, event: int, wait_s: float = 0.0) -> list[int]:
         """Return the ranks on whose connections there is this event, as soon as there is one."""
@@ -185,7 +205,14 @@ class SeveralRanks(Ranks, ABC):
             rank for rank, other in self.others.items() if other.connection.fileno() in descriptors
         ]
 
+    def look(self) -> None:
+        """Look at the others while waiting for them. Raises PartnerLostError if one has ended."""
+        for rank in self.polled(select.POLLRDHUP):
+            raise self.others[rank].lost(None)
+
     def is_awaited(self) -> bool:
+        """Return whether another rank waits for this one, which has failed: it has nothing to say
+        for a while, because it is in a collective."""
         deadline = time.monotonic() + SILENT_S
         while len(self.polled(select.POLLIN)) < len(self.others):
             if time.monotonic() > deadline:
@@ -193,71 +220,19 @@ class SeveralRanks(Ranks, ABC):
             time.sleep(RETRY_S)
         return False
 
-    def ended_rank(self) -> int | None:
+    def leave(self) -> int | None:
+        """End the connections after a failure. Return a rank that had done so before, or does in a
+        moment; None if there is none."""
         # a collective fails a moment before or after the process that left it has ended
-        for rank in self.polled(select.POLLRDHUP, CAUSE_S):
-            return rank
-        return None
-
-
-class LeadingRank(SeveralRanks):
-    """Rank 0. `is_followed`: whether the followers make the calls that it orders."""
-
-    is_followed = False
-
-    def join(self) -> None:
-        super().join()
-        self.orders = Orders(self.request, self.look)
-
-    def meet(self) -> None:
-        listeners = {rank: listen(self.folder, str(rank)) for rank in range(1, self.size)}
-        for rank, listener in listeners.items():
-            with listener:
-                connection, _ = listener.accept()
-            self.others[rank] = Partner(connection, None, name_of(rank, self.size))
-
-    def look(self) -> None:
-        """Raise PartnerLostError if a follower has ended."""
-        for rank in self.polled(select.POLLRDHUP):
-            raise self.others[rank].lost(None)
-
-    def barrier(self) -> None:
-        self.gather()
-        self.tell("go")
-
-    def lead(self) -> None:
-        self.barrier()
-        self.is_followed = True
-
-    def tell(self, op: str, **values: str) -> None:
+        left = self.polled(select.POLLRDHUP, CAUSE_S)
         for other in self.others.values():
-            other.send(op, **values)
-
-    def gather(self) -> list[Json]:
-        return [other.receive() for other in self.others.values()]
-
-    def announce(self, phase: str) -> None:
-        if self.is_followed:
-            self.tell(Task.PHASE, name=phase)
-            self.gather()
-
-    @contextmanager
-    def together(self, task: Task) -> Iterator[list[Json]]:
-        answers: list[Json] = []
-        self.tell(task)
-        yield answers
-        answers += self.gather()
-
-    def led(self, step: Step, inputs: Sequence[Inputs], kind: OrderKind = OrderKind.OWN) -> Step:
-        self.orders.use(inputs)
-        return LedStep(step, kind, self.orders)
-
-    def led_inputs(self, kept: KeptInputs) -> KeptInputs:
-        return LedInputs(kept, self.orders)
+            other.connection.close()
+        return min(left, default=None)
 
 
-class FollowingRank(SeveralRanks):
-    """Any rank but 0. `is_told`: whether the leader has sent a message, or has ended."""
+class FollowingRank(Ranks):
+    """The ranks of a trial as seen by any other one, which only talks to the leader. `is_told`:
+    whether the leader has sent a message, or has ended."""
 
     leads = False
     is_told = False
@@ -278,14 +253,10 @@ class FollowingRank(SeveralRanks):
     def barrier(self) -> None:
         self.leader.ask("arrived")
 
-    def answer(self, **values: Any) -> None:
-        """Answer the leader's newest task."""
-        self.leader.send("answer", **values)
-
-    def serve(self, calls: FollowedOrders, tasks: Mapping[Task, Callable[[Json], None]]) -> None:
+    def serve(self, calls: FollowedOrders, do: Callable[[Task, Json], None]) -> None:
         """Make the calls that the leader orders, and do the tasks that it asks for, until the last
-        one. `tasks`: task -> a function of the message, which answers. Raises PartnerLostError, and
-        what calls and tasks raise."""
+        one. `do`: does a task, of which it gets the message, and answers. Raises PartnerLostError,
+        and what calls and tasks raise."""
         self.barrier()
         task: Task | None = None
         while task is not Task.END:
@@ -298,18 +269,22 @@ class FollowingRank(SeveralRanks):
             message = self.leader.receive()
             calls.obey_all()
             task = Task(message["op"])
-            tasks[task](message)
+            do(task, message)
 
     def look(self) -> None:
         self.is_told = self.leader.has_message or bool(self.polled(select.POLLIN))
 
+    def answer(self, **values: Any) -> None:
+        """Answer the leader's newest task."""
+        self.leader.send("answer", **values)
+
 
 def ranks_of(request: RankRequest | None, device: torch.device) -> Ranks:
-    """Return the ranks of a trial as seen by this process."""
-    if request is None:
-        return Ranks()
+    """Return the ranks of a trial as seen by this process. `request`: None if it is the only
+    one."""
+    request = request or RankRequest(LEADER, 1, "")
     if request.rank == LEADER:
-        return LeadingRank(request, device)
+        return Ranks(request, device)
     return FollowingRank(request, device)
 
 
@@ -349,9 +324,10 @@ def merge_facts(trial: Trial, others: list[Json]) -> None:
         known = [facts[name] for facts in everyone if facts[name] is not None]
         setattr(trial, name, max(known, default=None))
     peaks = [facts["peak_allocated_bytes"] for facts in everyone]
-    trial.extra[PEAKS] = peaks
     trial.ranks = len(everyone)
     trial.ranks_peak_allocated_bytes = total(peaks)
+    if trial.ranks_peak_allocated_bytes is not None:
+        trial.extra[PEAKS] = peaks
     trial.foreign_processes = total([facts["foreign_processes"] for facts in everyone])
     trial.energy_mj = None  # of the leader's GPU alone
 

@@ -17,6 +17,7 @@ from effbench.measure.watch import GpuWatch
 from effbench.worker import why_marked
 from effbench.worker.context import CompilationWatch, TrialContext
 from effbench.worker.duet_member import DuetMember
+from effbench.worker.ranks import Task
 from effbench.worker.step_times import StepTimes
 from effbench.workloads.base import Workload
 
@@ -86,7 +87,7 @@ class StepTimer:
         GPU."""
         self.watcher.restart()
         ranks = self.context.ranks
-        ranks.watch()
+        ranks.ask(Task.WATCH)
         depends_on_host = self.timer.waits_for_host()
         with self.context.host_watched(depends_on_host, moves=self.context.on_cuda) as host:
             timer = replace(self.timer, host=host)

@@ -83,7 +83,7 @@ def record_of(context: TrialContext, perform: Callable[[], None]) -> Json:
             trial.has_library_status = bool(failures.LIBRARY_STATUS.search(trial.reason))
         trial.extra["traceback"] = failures.traceback_tail(error)
     if not trial.status.is_measured and context.request.rank is not None:
-        trial.extra[LOST_RANK] = context.ranks.ended_rank()
+        trial.extra[LOST_RANK] = context.ranks.leave()
     seconds = context.seconds
     trial.build_s = seconds.get("build")
     trial.check_s = seconds.get("check")
@@ -164,9 +164,7 @@ class RunningTrial:
                 self.take_facts()
             merge_facts(self.trial, others)
         with self.context.phase("check"):
-            with self.ranks.together(Task.CHECK) as answers:
-                self.wrong = self.workload.wrong_after_timing()
-            self.wrong = self.wrong or self.ranks.first_reason(answers)
+            self.wrong = self.ranks.reason(Task.CHECK, self.workload.wrong_after_timing)
         if self.request.baseline and self.wrong is None and self.times.compiled is None:
             with self.context.phase("pairs"):
                 add_pairs(self.request.baseline, step_timer, self.times.latency_ms)
@@ -177,9 +175,7 @@ class RunningTrial:
                 self.try_trace()
         facts = self.workload.figures(self.times.latency_ms)  # which may be a reason
         self.trial.extra["facts"] = self.prepared.checked_facts() | facts
-        with self.ranks.together(Task.END) as answers:
-            self.degraded = self.degraded_reason()
-        self.degraded = self.degraded or self.ranks.first_reason(answers)
+        self.degraded = self.ranks.reason(Task.END, self.degraded_reason)
 
     # --- preparation
 

@@ -10,19 +10,9 @@ import pytest
 from whole_sweeps import trials_of
 
 EXPECTED = {
-    "IsKilled": ("crashed", ["rank 1 of 2: killed by SIGKILL (in check)"]),
-    "IsStopped": (
-        "timeout",
-        ["not done after 8 s (in ", "rank 1 of 2 did not arrive; it is stopp"],
-    ),
-    "Hangs": ("timeout", ["(in check): rank 1 of 2 did not arrive", "it is at ranks.py:"]),
-    "Raises": (
-        "error",
-        ["rank 1 of 2: in check: ValueError: bad weather (ranks.py:"],
-    ),
-    "RaisesLater": ("error", ["rank 1 of 2: in ", "ValueError: bad weather"]),
-    "LacksMemory": ("oom", ["rank 1 of 2: in check: no room"]),
-    "Leaves": ("crashed", ["rank 1 of 2: the process exited with code 3 (in check)"]),
+    "IsKilled": ("crashed", "rank 1 of 2: killed by SIGKILL (in check)"),
+    "IsStopped": ("timeout", "rank 1 of 2 did not arrive; it is stopped"),
+    "Raises": ("error", "rank 1 of 2: in prepare: ValueError: bad weather (ranks.py:"),
 }
 CELL = ("model=custom", "model.inputs.x.shape=[4]", "mode=eager", "parallel=tp2")
 
@@ -36,35 +26,22 @@ def pids(cli):
     return folder
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("IsKilled", "IsStopped", "Raises"),
-        pytest.param(
-            ("Hangs", "RaisesLater", "LacksMemory", "Leaves"),
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_each_failure_names_its_rank_and_leaves_no_process(cli, pids, wait_gone, names):
-    targets = ",".join(f"ranks.{name}" for name in names)
+def test_each_failure_names_its_rank_and_leaves_no_process(cli, pids, wait_gone):
+    targets = ",".join(f"ranks.{name}" for name in EXPECTED)
     done = cli.sweep(f"model.module._target_={targets}", *CELL, "timeout_s=8")
     assert (done.code, done.err) == (1, "")
     ended = {trial["model"]: trial for trial in trials_of(cli.db)}
-    for name in names:
-        status, parts = EXPECTED[name]
-        reason = ended[name]["reason"]
-        assert ended[name]["status"] == status, reason
-        for part in parts:
-            assert part in reason
-    left = [int(file.name) for file in pids.iterdir()]
-    assert len(left) == 2 * len(names)
-    for pid in left:
-        wait_gone(pid)
+    for name, (status, reason) in EXPECTED.items():
+        assert ended[name]["status"] == status, ended[name]
+        assert reason in ended[name]["reason"]
+    files = list(pids.iterdir())
+    assert len(files) == 2 * len(EXPECTED)
+    for file in files:
+        wait_gone(int(file.name))
 
 
 def test_ctrl_c_ends_ranks_that_wait_for_each_other(cli, pids, processes, wait_gone):
-    target = "model.module._target_=ranks.HangsLater"
+    target = "model.module._target_=ranks.Hangs"
     process = cli.start("-m", *cli.tiny, target, *CELL)
     processes.append(process)
     while not (cli.folder / "hangs").exists():

@@ -20,7 +20,7 @@ from schedule_parts import (
 )
 
 from effbench.core.cores import physical_cores
-from effbench.core.message import RankRequest, TrialRequest
+from effbench.core.message import TrialRequest
 from effbench.run import ranks
 from effbench.run.client import ForkServer
 from effbench.run.devices import Slot
@@ -282,8 +282,7 @@ def test_a_rank_that_does_not_arrive_ends_the_trial_and_nothing_is_left(
     play = [WAITS, (str(Path("net.py").absolute()), code)]
     request = TrialRequest(run.cell.params(), {"play": play}, cache_dir=str(tmp_path / "cache"))
     slot = replace(CPU, ranks=[CPU, CPU])
-    place = RankRequest(0, 2, str(tmp_path))
-    both = Ranks.start(play_server, request, slot, {}, place)
+    both = Ranks.start(play_server, request, slot, {}, str(tmp_path))
     assert "check" in list(both.phases(1.0))
     record = both.decisive().record(run.cell.key, 0)
     assert record.status == status

@@ -1,6 +1,7 @@
 """Trials of two processes: what the leader records, and what becomes of them if a rank fails."""
 
 import json
+import multiprocessing
 import os
 import tempfile
 from dataclasses import asdict
@@ -35,39 +36,40 @@ PROTOCOL = asdict(
 PHASES: list[str] = []
 
 
-def run_rank(request, folder):
-    """Run a rank in this new process, which ends."""
-    number = request.rank.rank
+def run_rank(request, path):
+    """Run a rank in this new process, and write its record."""
     record = trial.run_task(request.to_json(), PhasePipe(hear=PHASES.append))
     record["extra"]["phases"] = PHASES
-    (folder / f"record{number}").write_text(json.dumps(record))
+    path.write_text(json.dumps(record))
 
 
 def run_ranks(cell, size=2, protocol=PROTOCOL, **options):
     """Run a trial with several ranks. Return their records, None for one that died."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        pids = []
-        for number in range(size):
-            rank = RankRequest(number, size, name)
+    fork = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"record{number}") for number in range(size)]
+        processes = []
+        for number, path in enumerate(paths):
+            rank = RankRequest(number, size, folder)
             request = TrialRequest(cell.params(), protocol, rank=rank, **options)
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    run_rank(request, folder)
-                finally:
-                    os._exit(0)
-            pids.append(pid)
-        records = []
-        for number, pid in enumerate(pids):
-            os.waitpid(pid, 0)
-            path = folder / f"record{number}"
-            records.append(Trial.from_json(json.loads(path.read_text())) if path.exists() else None)
-        return records
+            processes.append(fork.Process(target=run_rank, args=(request, path)))
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        return [record_in(path) for path in paths]
+
+
+def record_in(path):
+    return Trial.from_json(json.loads(path.read_text())) if path.exists() else None
 
 
 def cell_of(module, mode=EAGER):
     return cpu_cell(bs=4, model=own_model(module, 32), mode=mode, threads=1, parallel="tp2")
+
+
+def own_mode(mode):
+    return {"name": "own", "_target_": target_of(mode)}
 
 
 class Halves(nn.Module):
@@ -100,8 +102,8 @@ class Often(Mode):
 @pytest.fixture(scope="module")
 def both():
     """The records of both ranks of a trial with everything."""
-    mode = {"name": "own", "_target_": target_of(Often)}
-    return run_ranks(cell_of(Halves, mode), protocol={**PROTOCOL, "profile": True}, baseline=EAGER)
+    cell = cell_of(Halves, own_mode(Often))
+    return run_ranks(cell, protocol={**PROTOCOL, "profile": True}, baseline=EAGER)
 
 
 def test_the_record_is_the_leaders(both):
@@ -138,8 +140,8 @@ def test_the_followers_announce_the_leaders_phases(both):
 
 
 class Trouble(nn.Module):
-    """While it is timed, rank 1 does `what`. If `shares` is false, the ranks
-    do not share their results meanwhile."""
+    """A layer whose results the ranks share, unless `shares` is false while it is timed. Rank 1
+    does `what` meanwhile."""
 
     what = staticmethod(lambda: None)
     shares = True
@@ -182,19 +184,6 @@ def test_the_leader_notices_that_another_rank_died(monkeypatch):
     assert leader.extra["lost_rank"] == 1
 
 
-class Shares(nn.Module):
-    """A layer whose results the ranks share."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(32, 32, bias=False)
-
-    def forward(self, x):
-        output = self.layer(x)
-        dist.all_reduce(output)
-        return output
-
-
 class Traced(Mode):
     """Is compiled by Dynamo. Rank 1 compiles again in each of the first `most` series."""
 
@@ -217,13 +206,10 @@ class Traced(Mode):
         return Prepared(step)
 
 
-TRACED = {"name": "own", "_target_": target_of(Traced)}
-
-
 @pytest.mark.parametrize(("series", "status"), [(1, "ok"), (2, "degraded")])
 def test_a_rank_that_compiles_alone_while_it_is_timed(monkeypatch, series, status):
     monkeypatch.setattr(Traced, "most", series)
-    leader, _ = run_ranks(cell_of(Shares, TRACED))
+    leader, _ = run_ranks(cell_of(Trouble, own_mode(Traced)))
     assert leader.status == status, leader.reason
     assert leader.recompiles == series
     again = "rank 1 of 2: a graph was compiled again while it was timed (failed guard: "
@@ -244,11 +230,8 @@ class Lacks(Mode):
         return Prepared(module)
 
 
-LACKS = {"name": "own", "_target_": target_of(Lacks)}
-
-
 def test_a_rank_that_cannot_prepare_ends_alone():
-    leader, follower = run_ranks(cell_of(Shares, LACKS))
+    leader, follower = run_ranks(cell_of(Trouble, own_mode(Lacks)))
     assert (follower.status, follower.reason) == (Status.OOM, "in prepare: no room")
     assert leader.extra["lost_rank"] == 1
 
@@ -257,14 +240,14 @@ def test_a_rank_that_cannot_prepare_ends_alone():
 def test_a_rank_that_cannot_prepare_the_baseline_fails_if_others_wait_for_it(monkeypatch, number):
     monkeypatch.setattr(ranks, "SILENT_S", 0.5)
     monkeypatch.setattr(Lacks, "number", number)
-    records = run_ranks(cell_of(Shares), baseline=LACKS)
+    records = run_ranks(cell_of(Trouble), baseline=own_mode(Lacks))
     assert (records[number].status, records[number].reason) == (Status.OOM, "in pairs: no room")
     assert records[1 - number].extra["lost_rank"] == number
 
 
 def test_without_a_baseline_in_any_rank_there_are_no_pairs(monkeypatch):
     monkeypatch.setattr(Lacks, "number", None)
-    leader, follower = run_ranks(cell_of(Shares), baseline=LACKS)
+    leader, follower = run_ranks(cell_of(Trouble), baseline=own_mode(Lacks))
     assert (leader.status, follower.status) == (Status.OK, Status.OK)
     assert leader.extra["no_pairs"] == "OutOfMemoryError: no room"
     assert leader.latency_ms > 0

@@ -22,7 +22,7 @@ from typing import Any
 from effbench.core.cell import COLDSTART, Status, Trial
 from effbench.core.errors import WorkerError
 from effbench.core.meeting import ALONE, DUET
-from effbench.core.message import BEFORE_USER_CODE, DuetRequest, RankRequest, TrialRequest
+from effbench.core.message import BEFORE_USER_CODE, DuetRequest, TrialRequest
 from effbench.core.printable import count
 from effbench.run.client import ForkServer, ServerRequest, attempts
 from effbench.run.compile_caches import sweep_cache
@@ -393,13 +393,12 @@ class LocalExecutor(TrialExecutor):
         with tempfile.TemporaryDirectory(
             prefix="effbench-ranks-", ignore_cleanup_errors=True
         ) as folder:
-            leader = RankRequest(0, len(slot.ranks), folder)
             ranks = Ranks.start(
                 server,
                 request,
                 slot,
                 run.cell.env,
-                leader,
+                folder,
             )
             for phase in ranks.phases(timeout_s, self.stop):
                 self.progress.phase(run, phase)

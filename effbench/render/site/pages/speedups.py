@@ -28,6 +28,7 @@ METRIC_NAMES = (
     "tpot_p99_ms",
     "tokens_per_s",
     "throughput_per_s",
+    "scaling_efficiency",
     "latency_p95_ms",
     "relative_memory",
     "compile_cold_s",

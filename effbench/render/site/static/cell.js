@@ -8,7 +8,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   const list = document.getElementById("list");
   const heading = document.querySelector("h1");
   const title = document.title;
-  const HEADLINES = ["latency_ms", "period_ms", "gpu_busy_ms", "speedup", "period_speedup", "ttft_ms", "tpot_ms", "tokens_per_s", "throughput_per_s", "compile_cold_s", "peak_reserved_bytes"];
+  const HEADLINES = ["latency_ms", "period_ms", "gpu_busy_ms", "speedup", "period_speedup", "ttft_ms", "tpot_ms", "tokens_per_s", "throughput_per_s", "scaling_efficiency", "compile_cold_s", "peak_reserved_bytes"];
   const LONG = 60; // characters of a text; longer ones get no column of a table
   let index = null;
 
