@@ -109,16 +109,20 @@ def run(args: argparse.Namespace) -> int:
         rows = label_rows(row for row in rows_of(store, sweep) if row.phase == COLDSTART)
         facts = store.trial_facts(sweep.id, (COLDSTART,))
     starts = cold_starts_of(rows)
-    texts, shown = [], []
+    texts: list[str] = []
+    shown: list[Table] = []
+    lines = reasons(rows)
     if args.changes:
         shown = [portability_table(rows, facts)]
     elif starts:
         texts, shown = sentences(starts), tables(starts)
     if not any(table.rows for table in shown):
-        why = "; ".join(reasons(rows)) or "effbench coldstart MODEL measures some"
+        why = "; ".join(lines) or "effbench coldstart MODEL measures some"
         raise NothingFoundError(f"sweep {sweep.id} has no such cold starts: {why}")
-    where = f"sweep {sweep.id}{db_option(masked_url(db))}"
-    lines = [*filter(None, [*reasons(rows), explain_marks(rows)]), where]
+    if args.changes:  # the table has the reasons
+        lines = []
+    lines += [explain_marks(rows), f"sweep {sweep.id}{db_option(masked_url(db))}"]
+    lines = list(filter(None, lines))
     write(texts, shown, lines, args)
     return 0
 
@@ -262,5 +266,5 @@ def folder_sentence(trial: Trial, missed: Sequence[str]) -> str:
     text = f"{REUSES[str(trial.cache_reuse)]} ({size}): the first answer came after"
     text += f" {METRICS['cold_s'].format(trial.cold_s)}"
     if missed:
-        text += f"; it lacked {listed(missed, MOST_REASONS)}"
+        text += f"; missed: {listed(missed, MOST_REASONS)}"
     return text

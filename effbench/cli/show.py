@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from effbench.analysis.coldstart import cold_starts_of
 from effbench.analysis.scaling import scalings_of
 from effbench.cli import options
 from effbench.core.errors import INTERRUPTED, NothingFoundError
@@ -29,6 +30,7 @@ from effbench.render.bottlenecks import (
     no_bottlenecks,
     reason_of,
 )
+from effbench.render.coldstart import sentences as sentences_on_cold_starts
 from effbench.render.marks import explain_marks
 from effbench.render.reasons import sentence
 from effbench.render.remarks import remarks_on
@@ -144,7 +146,8 @@ def show(
         console.print(escape(" · ".join(footnotes)), style="dim", highlight=False)
     if table.is_marked:
         console.print_line(escape(explain_marks(rows)), "dim")
-    for text in [*best_modes(table), *reasons(rows), *remarks]:
+    costs = sentences_on_cold_starts(cold_starts_of(rows))
+    for text in [*costs, *best_modes(table), *reasons(rows), *remarks]:
         console.print_line(escape(text))
     if table.metrics[0] in SCALED:
         print_scaling(console, rows)

@@ -25,7 +25,7 @@ CHANGES = {
     "none": "nothing",
     "folder": "the cache's folder",
     "bs": "the batch size",
-    "rank": "the number of an input's dimensions",
+    "rank": "the rank in a process group",
     "gpu": "the GPU",
     "constant": "a constant in the model's code",
 }
@@ -161,4 +161,7 @@ def reuse_shown(row: LabelledResult, missed: Sequence[str]) -> Shown:
     if not row.is_ok:
         return Shown(None, str(row.status), "status", row.reason or "")
     text = f"{row.cache_reuse}, {seconds_of(row)}"
-    return Shown(row.cache_reuse, text, details=listed(missed, MOST_REASONS))
+    details = ""
+    if missed:
+        details = f"missed: {listed(missed, MOST_REASONS)}"
+    return Shown(row.cache_reuse, text, details=details)

@@ -61,6 +61,7 @@ def test_changes(made, effbench):
 def test_show_has_cold_starts_by_default(swept, effbench):
     done = effbench("show")
     assert "22.4 s" in done.out and "cold start" in done.out
+    assert "With a bundle (2.00 MiB) default answers after 6.40 s" in done.out
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_changes_are_rows_and_caches_columns(rows_of):
     }
     table = portability_table(rows, facts)
     lines = [[shown.line for shown in cells] for cells in table.cells]
-    missed = "input 0: shape, code, flags and 1 more"
+    missed = "missed: input 0: shape, code, flags and 1 more"
     assert lines == [
         ["default", "nothing", "whole, 7.40 s", "whole, 6.40 s"],
         ["default", "the batch size", f"none, 20.0 s ({missed})", f"part, 13.0 s ({missed})"],
