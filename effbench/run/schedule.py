@@ -198,7 +198,8 @@ class RoundsNeeded:
         if any(trial.status is not Status.OK for trial in trials):
             return False
         good = [trial for trial in trials if trial.round in rounds]
-        if misses_compilations(good, self.settings.compilations):
+        is_cold_start = any(trial.cold_s is not None for trial in good)
+        if not is_cold_start and misses_compilations(good, self.settings.compilations):
             return False
         times = ("latency_ms", "period_ms", "cold_s")
         means = list(filter(None, [estimate(good, name) for name in times]))

@@ -3,7 +3,7 @@ from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import pytest
-from made_sweeps import DEFAULT, EAGER, FAST, SLOW, a_cell, environment
+from made_sweeps import DEFAULT, EAGER, FAST, SLOW, a_cell, environment, steps
 
 from effbench.analysis import confirm as rerun
 
@@ -42,6 +42,23 @@ def test_exit_codes(checked, before, after, options, code, said):
     done = checked(before, after, *options.split())
     assert done.code == code
     assert said in " ".join((done.out + done.err).replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("figures", "code", "said"),
+    [
+        ({}, 0, "check passed"),
+        ({"cold_s": steps(2.3, 0.005)}, 1, "▲ slower"),
+        ({"cache_misses": 1}, 1, "▲ more"),
+    ],
+)
+def test_a_cold_start_is_checked(checked, figures, code, said):
+    settings = {"change": "none", "processes": 1, "sizes": 1}
+    cell = a_cell("default", phase="coldstart", cache="bundle", coldstart=settings)
+    before = FAST | {"cold_s": steps(2.0, 0.005), "cache_misses": 0}
+    done = checked({cell: before}, {cell: before | figures})
+    assert done.code == code
+    assert said in done.out
 
 
 def test_the_table_has_every_row_that_fails_the_check(checked, effbench):

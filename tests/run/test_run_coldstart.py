@@ -28,12 +28,18 @@ def cold_run(cache="none", device="cuda", mode="eager", **settings):
 def test_all_rounds_and_caches_of_a_cell_use_one_folder(make, tmp_path):
     """A killed trial keeps it, too: its process knows whether the cache is complete."""
     runs = [cold_run(cache) for cache in ("none", "folder", "bundle")]
-    folder = tmp_path / "caches" / "e0" / runs[0].cell.key[:32] / "0"
+    folder = tmp_path / "caches" / "e0" / runs[0].cell.key[:32]
     folder.mkdir(parents=True)
     made = make(groups(runs, 3), protocol={"rounds": 3, "compilations": 2})
     assert made.server.tasks == ["coldstart"] * 9
     assert {request["cache_dir"] for request in made.server.sent} == {str(folder)}
     assert folder.exists()
+
+
+@pytest.mark.parametrize(("cache", "numbers"), [("none", [0, 1, 2]), ("folder", [0, 0, 0])])
+def test_processes_without_a_cache_compile_each_time(make, cache, numbers):
+    made = make(groups([cold_run(cache)], 3), protocol={"rounds": 3, "compilations": 2})
+    assert [request["compilation"] for request in made.server.sent] == numbers
 
 
 def test_a_cold_start_has_no_pairs(make):
@@ -109,7 +115,7 @@ def test_rounds_end_early_once_the_cold_start_is_known_well_enough(make, cold_s,
     protocol = {"rounds": 10, "enough_interval": 0.01}
 
     def answer(request, env):
-        return ok(request, cold_s=cold_s[request["round"] % 2])
+        return ok(request, cold_s=cold_s[request["round"] % 2], compilation=0)
 
     made = make(groups([run], 10), answer, protocol=protocol)
     assert len(made.recorded) == rounds

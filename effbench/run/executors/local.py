@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from effbench.core.cell import COLDSTART, Status, Trial
+from effbench.core.cell import COLDSTART, NO_CACHE, Status, Trial
 from effbench.core.errors import WorkerError
 from effbench.core.meeting import ALONE, DUET
 from effbench.core.message import BEFORE_USER_CODE, DuetRequest, TrialRequest
@@ -49,7 +49,7 @@ from effbench.store.store import Store
 
 #: Phases of a trial's wall time that are not overhead. All others are, among them the pairs and
 #: waiting for a foreign program on the GPU.
-PHASES = ("build", "split", "prepare", "check", "warmup", "timing", "profile")
+PHASES = ("build", "split", "fill", "prepare", "check", "warmup", "timing", "profile")
 #: How a trial ends if the harness failed.
 FAILURES = (Status.ERROR, Status.CRASHED, Status.OOM)
 #: Trials in a row without an undisturbed moment after which a sweep stops waiting for one.
@@ -74,6 +74,16 @@ class TrialAttempt:
     @property
     def is_failure_of_harness(self) -> bool:
         return self.record.status in FAILURES and (self.is_early or self.server_died)
+
+
+@dataclass(frozen=True)
+class CompileCache:
+    """The compile cache of a trial. `number`: of the compilation that fills it; `is_empty`: whether
+    this trial fills it."""
+
+    folder: Path
+    number: int
+    is_empty: bool
 
 
 @dataclass
@@ -423,12 +433,7 @@ class LocalExecutor(TrialExecutor):
         if self.is_busy:
             protocol["patience"] = 1.0
         environment_id = self.environment_ids[run.interpreter]
-        caches = self.caches / environment_id / run.cell.cold_key[:32]
-        used = {record.compilation for record in self.rounds.history[run]}
-        compilation = self.compilation_of(used, round, caches)
-        is_cold = compilation not in used
-        if run.cell.phase == COLDSTART:  # its process fills the cache, and keeps it
-            compilation, is_cold = 0, False
+        cache = self.cache_of(run, round)
         other = slot.other.visible if slot.other is not None else None
         speeds = self.speeds[environment_id]
         return TrialRequest(
@@ -436,9 +441,9 @@ class LocalExecutor(TrialExecutor):
             protocol=protocol,
             round=round,
             gpu_uuid=slot.uuid,
-            cache_dir=str(caches / str(compilation)),
-            compilation=compilation,
-            is_cold=is_cold,
+            cache_dir=str(cache.folder),
+            compilation=cache.number,
+            is_cold=cache.is_empty,
             cores=slot.cores,
             foreign_wait_s=self.settings.executor.foreign_wait_s,
             host_ms=speeds.quiet_ms(),
@@ -446,6 +451,18 @@ class LocalExecutor(TrialExecutor):
             baseline=self.baseline_of(run),
             other_gpu=other,
         )
+
+    def cache_of(self, run: CellRun, round: int) -> CompileCache:
+        """Return the compile cache of a trial. All cells of a cold start that can use the same
+        cache have one folder, which their processes fill and keep."""
+        cell = run.cell
+        caches = self.caches / self.environment_ids[run.interpreter] / cell.cold_key[:32]
+        if cell.phase == COLDSTART:
+            compiles_anew = cell.cache == NO_CACHE
+            return CompileCache(caches, round if compiles_anew else 0, is_empty=False)
+        used = {record.compilation for record in self.rounds.history[run]}
+        number = self.compilation_of(used, round, caches)
+        return CompileCache(caches / str(number), number, number not in used)
 
     def compilation_of(self, used: Set[int | None], round: int, caches: Path) -> int:
         """Return the number of the compile cache that the trial uses: rounds use them in turn.
