@@ -15,8 +15,8 @@ from effbench.render.site.pages.scaling import Panel
 from effbench.render.site.writer import Json
 
 NAME = "coldstart"
-#: Part -> its colour: grey what each process does, in colours what caches may save. Distinct in
-#: common colour vision, on light and dark.
+#: Part -> its colour: grey before the mode is prepared. Distinct in common colour vision, on light
+#: and dark.
 COLORS = {
     "cold_interpreter_s": "#c2c9d1",
     "cold_imports_s": "#a1abb6",
@@ -43,8 +43,8 @@ class ColdSection:
     name: str = NAME
     title: str = "First answer of a fresh process"
     caption: str = (
-        "Seconds since the start of the process, in order. Grey parts are those of any process;"
-        " coloured ones prepare the mode and make the first call. Click on a part to hide it."
+        "Seconds since the start of the process, in order. Grey: start, imports, model; coloured:"
+        " preparing the mode, and the first call. Click on a part to hide it."
     )
 
 
