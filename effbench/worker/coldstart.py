@@ -44,6 +44,8 @@ EXTRA = "coldstart"
 AS_FAST = 1.25
 #: Variables with which the fork server keeps its children from hanging.
 OF_SERVER = ("TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
+#: Modules that contain another module: of coldstart.change=constant, and of a library.
+SCALED, NETWORK = "effbench.models.scaled.Scaled", "effbench.models.libraries.network"
 #: The constant that scales outputs when the cache is made, and afterwards, with
 #: coldstart.change=constant.
 MADE_SCALE, SCALE = 2.0, 3.0
@@ -92,11 +94,22 @@ def filling_cell(cell: Cell) -> Cell:
 def scaled_cell(cell: Cell, scale: float) -> Cell:
     """Return the cell with a module whose outputs are multiplied by `scale`."""
     module = {
-        "_target_": "effbench.models.scaled.Scaled",
+        "_target_": SCALED,
         "module": cell.model["module"],
         "scale": scale,
     }
     return replace(cell, model={**cell.model, "module": module})
+
+
+def targets_of(module: Mapping[str, Any]) -> list[str]:
+    """Return what importing a module and what it is made of means."""
+    target = module["_target_"]
+    targets = [target]
+    if target == SCALED:
+        targets += targets_of(module["module"])
+    if target == NETWORK:
+        targets.append(f"effbench.models.libraries.{module['library']}.network")
+    return targets
 
 
 class ColdStart:
@@ -285,6 +298,7 @@ class ColdStart:
         sizes = range(self.settings.get("sizes", 1))
         return FreshRequest(
             module=cell.model["module"],
+            imports=targets_of(cell.model["module"]),
             inputs=self.inputs,
             mode=cell.mode["_target_"],
             settings=mode_settings(cell.mode),
@@ -305,7 +319,7 @@ class ColdStart:
         if self.cache == BUNDLE and caches.bundle.is_file():
             request = replace(request, bundle=str(caches.bundle))
         if self.cache == PACKAGE:
-            request = replace(request, package=str(caches.package))
+            request = replace(request, package=str(caches.package), imports=[])
         if self.change == "gpu":
             request = replace(request, gpu_index=1)
         if self.change == "rank":

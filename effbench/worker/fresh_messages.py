@@ -29,6 +29,7 @@ class FreshRequest:
     """What a fresh process does.
 
     `module`, `inputs`: those of the cell's model, with the inputs' specifications by name in order;
+    `imports`: what to import for it;
     `mode`: its target; `settings`: the mode's; `batch_sizes`: those to prepare, the last one is
     answered first. `cache_dir`: the folder of its caches; `answer`: write the first answer to this
     file. `gpu_index`: among the visible GPUs; None: the first one. `rank`: of two in a process
@@ -37,6 +38,7 @@ class FreshRequest:
     """
 
     module: dict[str, Any]
+    imports: list[str]
     inputs: dict[str, Any]
     mode: str
     settings: dict[str, Any]

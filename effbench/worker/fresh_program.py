@@ -108,8 +108,8 @@ class FreshProgram:
         """Import the modules of model and mode."""
         request = self.request
         make_mode = resolve_target(request.mode)
-        if request.package is None:
-            resolve_target(request.module["_target_"])
+        for target in request.imports:
+            resolve_target(target)
         self.mode = make_mode(**request.settings)
         self.specs = parse_inputs(request.inputs)
         torch.set_num_threads(request.threads)

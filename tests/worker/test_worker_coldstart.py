@@ -12,7 +12,7 @@ from effbench.core.metrics import COLD_PARTS
 from effbench.models.build import build_module
 from effbench.worker import coldstart
 from effbench.worker.cold_caches import ColdCaches, Made, Versions
-from effbench.worker.coldstart import filling_cell, measured_cell, steady_call
+from effbench.worker.coldstart import filling_cell, measured_cell, steady_call, targets_of
 from effbench.worker.fresh_messages import FreshRequest, FreshResult
 from effbench.worker.fresh_process import FreshRun, run_together
 
@@ -90,6 +90,7 @@ def test_effbench_adds_little_to_the_imports(eager):
 def fresh_request(tmp_path, **more):
     return FreshRequest(
         module=LINEAR["module"],
+        imports=[],
         inputs={"input": {"shape": [16]}},
         mode=EAGER["_target_"],
         settings={},
@@ -170,6 +171,16 @@ def test_a_scaled_module_multiplies_its_float_outputs():
     module = build_module(LINEAR["module"], torch.float32, "cpu", 0)
     x = torch.ones(2, 16)
     torch.testing.assert_close(scaled(x), 3 * module(x))
+
+
+def test_what_a_fresh_process_imports_before_it_builds():
+    network = {"_target_": "effbench.models.libraries.network", "library": "timm", "arch": "vit"}
+    cell = cold_cell(DEFAULT, "folder", {**LINEAR, "module": network}, change="constant")
+    assert targets_of(measured_cell(cell).model["module"]) == [
+        "effbench.models.scaled.Scaled",
+        "effbench.models.libraries.network",
+        "effbench.models.libraries.timm.network",
+    ]
 
 
 def test_versions_that_differ():
