@@ -23,7 +23,7 @@ import torch
 
 from effbench.core.cell import NO_CACHE, NO_CHANGE, Cell, Status, mode_settings
 from effbench.core.disturbances import busy_host
-from effbench.core.message import DEVICE_PHASE, MAKE, USE, Json, MessagePipe, TrialRequest
+from effbench.core.message import DEVICE_PHASE, USE, Json, MessagePipe, TrialRequest
 from effbench.core.printable import count
 from effbench.measure.accuracy import Parts
 from effbench.measure.cache_keys import differences
@@ -152,8 +152,6 @@ class ColdStart:
             caches = self.caches(place)
             with caches.locked():
                 self.prepare_caches(caches, place)
-                if self.request.caches == MAKE:
-                    return
                 runs = self.measure(caches, place)
             self.extra["processes"] = [{"cold_s": run.cold_s, **run.seconds()} for run in runs]
             slowest = max(range(len(runs)), key=lambda number: runs[number].cold_s)
@@ -243,10 +241,10 @@ class ColdStart:
 
     def prepare_caches(self, caches: ColdCaches, place: Path) -> None:
         """Set what made the caches that this cell uses, after making them if necessary."""
-        if self.cache == NO_CACHE and self.request.caches != MAKE:
+        if self.cache == NO_CACHE:
             return
         self.made = caches.made()
-        if self.made is None or self.request.caches == MAKE:
+        if self.made is None:
             with self.context.phase("fill"):
                 self.made = self.fill(caches, place)
         self.extra["fill_s"] = self.made.fill_s
