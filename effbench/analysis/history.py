@@ -49,6 +49,8 @@ DEFAULT_METRICS = (
     "gpu_busy_ms",
     "peak_reserved_bytes",
     "compile_cold_s",
+    "cold_s",
+    "cache_misses",
     "kernels",
     "graph_breaks",
     "recompiles",

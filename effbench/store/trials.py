@@ -380,9 +380,11 @@ def _samples_per_call(cell: sa.Row[Any]) -> float | None:
     """Return the batch size of a cell, of all ranks in data parallel training, or the mean size of
     its stream.
 
-    It is unknown if the server chooses it, and for streams without a period, because their median
-    latency is not that of the mean size.
+    It is unknown if the server chooses it, for streams without a period, because their median
+    latency is not that of the mean size, and for a cold start with another one than its cell's.
     """
+    if cell.params.get("coldstart", {}).get("change") == "bs":
+        return None
     stream = cell.params.get("stream")
     if stream is None:
         parallel = Parallel.of(cell.params)

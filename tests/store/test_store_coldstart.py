@@ -71,6 +71,13 @@ def test_eager_without_a_cache_is_the_baseline_of_all_caches(results_of, caches)
     assert by_cell["default", "folder"].speedup == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize(("change", "throughput"), [("none", 4000.0), ("bs", None)])
+def test_a_changed_batch_size_has_no_throughput(results_of, change, throughput):
+    cell = cold_cell("default", "folder", change=change)
+    (result,) = results_of({cell: {"cold_s": 2.0, "period_ms": 2.0}})
+    assert result.throughput_per_s == (throughput and pytest.approx(throughput))
+
+
 @pytest.mark.parametrize(("cold_s", "calls"), [(2.999, 1000), (1.0, 0), (0.5, 0)])
 def test_the_longer_cold_start_pays_for_itself(results_of, cold_s, calls):
     baseline = {cold_cell(): {"cold_s": 1.0, "latency_ms": 4.0}}
