@@ -47,7 +47,7 @@ class Made:
 class ColdCaches:
     """The caches in a folder.
 
-    `live/`: the folder of processes; `pristine/`: what the process that filled it left there;
+    `live/`: the folder of a process while it runs; `pristine/`: what the filling one left there;
     `bundle.bin`; `package.pt2`; `made.json`, which is written last.
     """
 
@@ -74,19 +74,20 @@ class ColdCaches:
         data["versions"] = Versions(**data["versions"])
         return Made(**data)
 
-    def live(self, cache: str, is_moved: bool = False) -> Path:
-        """Return the folder of a process: empty, unless it starts with the cache `folder`.
-        `is_moved`: at another place than when it was filled."""
-        live = self.folder / "live"
+    @contextmanager
+    def live(self, cache: str, is_moved: bool = False) -> Iterator[Path]:
+        """Return the folder of a process in this context: empty, unless it starts with the cache
+        `folder`. `is_moved`: at another place than when it was filled."""
+        live = self.folder / ("moved" if is_moved else "live")
         shutil.rmtree(live, ignore_errors=True)
-        if is_moved:
-            live = self.folder / "moved"
-            shutil.rmtree(live, ignore_errors=True)
         if cache == FOLDER:
             shutil.copytree(self.pristine, live)
         else:
             live.mkdir()
-        return live
+        try:
+            yield live
+        finally:
+            shutil.rmtree(live, ignore_errors=True)
 
     def keep(self, live: Path) -> None:
         """Keep what a process left in its folder, and the package apart from it."""

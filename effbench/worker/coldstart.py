@@ -51,6 +51,8 @@ SCALED, NETWORK = "effbench.models.scaled.Scaled", "effbench.models.libraries.ne
 MADE_SCALE, SCALE = 2.0, 3.0
 #: The rank of a process with coldstart.change=rank, among two.
 RANK = 1
+#: Why a cache was not used whose keys are the same, or of which torch does not tell the keys.
+UNKNOWN = "a detail that torch does not log"
 #: Values of `cache_reuse`.
 WHOLE, PART, NONE = "whole", "part", "none"
 
@@ -252,13 +254,11 @@ class ColdStart:
     def fill(self, caches: ColdCaches, place: Path) -> Made:
         """Let a fresh process make the caches."""
         caches.clear()
-        live = caches.live(NO_CACHE)
-        request = replace(
-            self.fresh_request(self.filling, live, place, 0),
-            save_bundle=str(caches.bundle),
-        )
-        run = self.run([request], self.environment(live), place / "fill", is_fill=True)[0]
-        caches.keep(live)
+        with caches.live(NO_CACHE) as live:
+            request = self.fresh_request(self.filling, live, place, 0)
+            request = replace(request, save_bundle=str(caches.bundle))
+            (run,) = self.run([request], self.environment(live), place / "fill", is_fill=True)
+            caches.keep(live)
         use = CacheUse()
         if run.result is not None and run.result.cache is not None:
             use = run.result.cache
@@ -279,15 +279,15 @@ class ColdStart:
 
     def measure(self, caches: ColdCaches, place: Path) -> list[FreshRun]:
         """Run the fresh processes, and return what they found."""
-        live = caches.live(self.cache, is_moved=self.change == "folder")
-        before = set(live.rglob("*.so"))
-        requests = []
-        for number in range(self.settings.get("processes", 1)):
-            request = self.fresh_request(self.cell, live, place, number)
-            requests.append(self.changed_request(request, caches))
-        environment = self.environment(live) | self.changed_environment()
-        runs = self.run(requests, environment, place / "measured")
-        self.recompiled = len(set((live / "inductor").rglob("*.so")) - before)
+        with caches.live(self.cache, is_moved=self.change == "folder") as live:
+            before = set(live.rglob("*.so"))
+            requests = []
+            for number in range(self.settings.get("processes", 1)):
+                request = self.fresh_request(self.cell, live, place, number)
+                requests.append(self.changed_request(request, caches))
+            environment = self.environment(live) | self.changed_environment()
+            runs = self.run(requests, environment, place / "measured")
+            self.recompiled = len(set((live / "inductor").rglob("*.so")) - before)
         return runs
 
     def fresh_request(self, cell: Cell, live: Path, place: Path, number: int) -> FreshRequest:
@@ -423,7 +423,7 @@ class ColdStart:
     def missed(self, made: Made, use: CacheUse) -> list[str]:
         """Return why the process did not use all of its cache."""
         reasons = made.versions.differences(self.versions()) + differences(made.keys, use.keys)
-        return list(dict.fromkeys(reasons + use.bypasses))
+        return list(dict.fromkeys(reasons + use.bypasses)) or [UNKNOWN]
 
 
 def answer_in(place: Path, number: int) -> Path:

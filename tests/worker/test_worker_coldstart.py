@@ -204,23 +204,22 @@ def test_the_compilers_seconds_are_taken_out_of_the_first_call():
     assert sum(seconds.values()) == run.cold_s == 4
 
 
-def test_a_folder_is_restored_before_each_process(tmp_path):
+def test_a_folder_is_restored_for_each_process(tmp_path):
     caches = ColdCaches(tmp_path)
-    live = caches.live("none")
-    (live / "bs4").mkdir()
-    (live / "bs4" / "kernel.so").write_bytes(b"code")
-    (live / "bs4" / "aot-inductor-module.pt2").write_bytes(b"package")
-    caches.keep(live)
-    (live / "bs4" / "kernel.so").unlink()
-    (live / "more").touch()
-
+    with caches.live("none") as live:
+        (live / "bs4").mkdir()
+        (live / "bs4" / "kernel.so").write_bytes(b"code")
+        (live / "bs4" / "aot-inductor-module.pt2").write_bytes(b"package")
+        caches.keep(live)
     assert caches.sizes() == {"folder": 4, "package": 7}
     for is_moved in (False, True):
-        restored = caches.live("folder", is_moved)
-        assert [path.name for path in restored.rglob("*.*")] == ["kernel.so"]
-        assert not (restored / "more").exists()
-        assert (restored == live) != is_moved
-    assert list(caches.live("bundle").iterdir()) == []
+        with caches.live("folder", is_moved) as restored:
+            assert [path.name for path in restored.rglob("*.*")] == ["kernel.so"]
+            assert (restored == live) != is_moved
+            (restored / "bs4" / "kernel.so").unlink()
+        assert not restored.exists()
+    with caches.live("bundle") as empty:
+        assert list(empty.iterdir()) == []
 
 
 def test_caches_are_complete_once_they_are_recorded(tmp_path):
