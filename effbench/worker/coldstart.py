@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +32,11 @@ from effbench.worker.cold_caches import BUNDLE, PACKAGE, ColdCaches, Made, Versi
 from effbench.worker.context import TrialContext
 from effbench.worker.fresh_messages import CacheUse, FreshRequest
 from effbench.worker.fresh_process import FreshRun, run_together
+from effbench.worker.probe import version
 from effbench.worker.step_times import StepTimes
 from effbench.worker.trial import RunningTrial, record_of
 from effbench.workloads.endings import Ended
+from effbench.workloads.inference import Inference
 
 #: Key in `Trial.extra` of what a cold start found besides its figures.
 EXTRA = "coldstart"
@@ -189,14 +190,20 @@ class ColdStart:
     def take_reference(self) -> None:
         """Keep eager's first answer and the way in which its calls record gradients, and free the
         module's memory."""
-        workload: Any = self.eager.workload
-        workload.take_reference()
+        workload = self.referenced()
         first = workload.references[0]
         self.reference = {name: first[name] for name in first if name.startswith("output")}
-        self.grad_mode: str = workload.grad_mode
+        self.grad_mode = workload.grad_mode
         self.comparison = workload.comparison
         self.inputs = {name: asdict(spec) for name, spec in workload.specs.items()}
         self.release()
+
+    def referenced(self) -> Inference:
+        """Return the workload of the module that was built, with eager's results."""
+        workload = self.eager.workload
+        assert isinstance(workload, Inference)
+        workload.take_reference()
+        return workload
 
     def release(self) -> None:
         """Free the memory of the module."""
@@ -225,9 +232,7 @@ class ColdStart:
         """Return the reason, continued, unless the answer is about as close to the result in
         float64 as eager's."""
         self.eager.build()
-        workload: Any = self.eager.workload
-        workload.take_reference()
-        exact = next(workload.follow_in_float64())
+        exact = next(self.referenced().follow_in_float64())
         more = self.comparison.compare_with_float64(answer, self.reference, exact)
         return f"{reason}; {more}" if more else None
 
@@ -272,7 +277,7 @@ class ColdStart:
         gpu = None
         if self.context.on_cuda:
             gpu = torch.cuda.get_device_name()
-            triton = version_of("triton")
+            triton = version("triton")
         return Versions(torch.__version__, triton, torch.version.cuda, gpu)
 
     # --- the processes
@@ -398,7 +403,8 @@ class ColdStart:
         """Mark the times if the process waited for a core while others ran there."""
         trial = self.trial
         trial.disturbed_fraction = waited_s / (trial.cold_s or 1.0)
-        if not self.context.rules.discards:
+        # processes that start at once wait for each other
+        if not self.context.rules.discards or self.settings.get("processes", 1) > 1:
             return
         if trial.disturbed_fraction > self.context.rules.tolerance - 1:
             disturbance = busy_host(f": the process waited {waited_s:.2g} s for a core")
@@ -429,14 +435,6 @@ class ColdStart:
 def answer_in(place: Path, number: int) -> Path:
     """Return the file of the first answer of a process."""
     return place / f"answer-{number}.pt"
-
-
-def version_of(package: str) -> str | None:
-    """Return the version of a package; None if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def steady_call(calls_ms: list[float], steady_ms: list[float]) -> int | None:
