@@ -22,6 +22,7 @@ import torch
 
 from effbench.core.cell import NO_CACHE, NO_CHANGE, Cell, Status, mode_settings
 from effbench.core.disturbances import busy_host
+from effbench.core.folders import cache_home
 from effbench.core.message import DEVICE_PHASE, USE, Json, MessagePipe, TrialRequest
 from effbench.core.printable import count
 from effbench.measure.accuracy import Parts
@@ -45,6 +46,8 @@ EXTRA = "coldstart"
 AS_FAST = 1.25
 #: Variables with which the fork server keeps its children from hanging.
 OF_SERVER = ("TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
+#: Variable with the folder in which servers keep bytecode where Python must not write any.
+BYTECODE_FOLDER = "PYTHONPYCACHEPREFIX"
 #: Modules that contain another module: of coldstart.change=constant, and of a library.
 SCALED, NETWORK = "effbench.models.scaled.Scaled", "effbench.models.libraries.network"
 #: The constant that scales outputs when the cache is made, and afterwards, with
@@ -331,10 +334,7 @@ class ColdStart:
 
     def environment(self, live: Path) -> dict[str, str]:
         """Return the variables of a fresh process."""
-        variables = dict(os.environ)
-        for name in OF_SERVER:
-            if name not in self.cell.env:
-                variables.pop(name, None)
+        variables = without_servers(os.environ, self.cell.env)
         variables["TORCHINDUCTOR_CACHE_DIR"] = str(live / "inductor")
         variables["TRITON_CACHE_DIR"] = str(live / "triton")
         return variables
@@ -430,6 +430,17 @@ class ColdStart:
         """Return why the process did not use all of its cache."""
         reasons = made.versions.differences(self.versions()) + differences(made.keys, use.keys)
         return list(dict.fromkeys(reasons + use.bypasses)) or [UNKNOWN]
+
+
+def without_servers(variables: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of this process as a user's program has them, without those that the
+    fork server has added. `given`: those of the cell, which stay."""
+    users = {name: variables[name] for name in variables if name not in OF_SERVER or name in given}
+    # torch may have no bytecode, which then is compiled at every start
+    if users.get(BYTECODE_FOLDER) == str(cache_home() / "bytecode"):
+        del users[BYTECODE_FOLDER]
+        users["PYTHONDONTWRITEBYTECODE"] = "1"
+    return users
 
 
 def answer_in(place: Path, number: int) -> Path:

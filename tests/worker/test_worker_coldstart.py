@@ -7,12 +7,19 @@ import torch
 from own_cells import EAGER, PhasePipe, cpu_cell
 
 from effbench.core.cell import Status, Trial
+from effbench.core.folders import cache_home
 from effbench.core.message import USE, TrialRequest
 from effbench.core.metrics import COLD_PARTS
 from effbench.models.build import build_module
 from effbench.worker import coldstart
 from effbench.worker.cold_caches import ColdCaches, Made, Versions
-from effbench.worker.coldstart import filling_cell, measured_cell, steady_call, targets_of
+from effbench.worker.coldstart import (
+    filling_cell,
+    measured_cell,
+    steady_call,
+    targets_of,
+    without_servers,
+)
 from effbench.worker.fresh_messages import FreshRequest, FreshResult
 from effbench.worker.fresh_process import FreshRun, run_together
 
@@ -181,6 +188,16 @@ def test_what_a_fresh_process_imports_before_it_builds():
         "effbench.models.libraries.network",
         "effbench.models.libraries.timm.network",
     ]
+
+
+def test_a_fresh_process_has_the_variables_of_a_users_program():
+    server = {"TORCH_WARM_POOL": "0", "HOME": "/home/me"}
+    assert without_servers(server, {}) == {"HOME": "/home/me"}
+    assert without_servers(server, {"TORCH_WARM_POOL": "0"}) == server
+    server = {"PYTHONPYCACHEPREFIX": str(cache_home() / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
+    assert without_servers(server, {}) == {"PYTHONDONTWRITEBYTECODE": "1"}
+    users = {"PYTHONPYCACHEPREFIX": "/bytecode"}
+    assert without_servers(users, {}) == users
 
 
 def test_versions_that_differ():
