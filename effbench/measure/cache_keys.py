@@ -90,19 +90,29 @@ def key_of(message: str) -> CacheKey:
 
 
 def differences(made: Sequence[CacheKey], now: Sequence[CacheKey]) -> list[str]:
-    """Return what differs between the keys of the graphs of two processes, each reason once."""
+    """Return what differs between the keys that were looked up now and the most similar ones of
+    when the cache was made, each reason once. torch does not look up all keys: those of graphs that
+    AOTAutograd's cache has are missing."""
     reasons: dict[str, None] = {}
-    if len(made) != len(now):
-        reasons[f"number of graphs: {len(made)}, now {len(now)}"] = None
-    for then, current in zip(made, now, strict=False):
-        for name in {**then, **current}:
-            before, after = then.get(name, ""), current.get(name, "")
-            if before != after:
-                reasons |= dict.fromkeys(changes(name, before, after))
+    for key in now:
+        similar = min(made, key=lambda other: len(differing(other, key)), default={})
+        for name in differing(similar, key):
+            reasons |= dict.fromkeys(changes(name, similar.get(name, ""), key.get(name, "")))
     listed = list(reasons)
     if len(listed) > MOST_REASONS:
         listed[MOST_REASONS:] = [f"and {len(listed) - MOST_REASONS} more"]
     return listed
+
+
+def differing(before: CacheKey, after: CacheKey) -> list[str]:
+    """Return the names of the details that are not the same in two keys."""
+    names = {**before, **after}
+    return [name for name in names if hash_of(before.get(name)) != hash_of(after.get(name))]
+
+
+def hash_of(detail: str | None) -> str:
+    """Return the hash of a detail, whose text may contain an address."""
+    return (detail or "").partition(" ")[0]
 
 
 def changes(name: str, before: str, after: str) -> list[str]:

@@ -25,8 +25,9 @@ from effbench.core.disturbances import busy_host
 from effbench.core.folders import cache_home
 from effbench.core.message import DEVICE_PHASE, USE, Json, MessagePipe, TrialRequest
 from effbench.core.printable import count
-from effbench.measure.accuracy import Parts
+from effbench.measure.accuracy import Parts, parts
 from effbench.measure.cache_keys import differences
+from effbench.measure.gradients import recording
 from effbench.measure.samples import Timing
 from effbench.measure.timing import LATENCY
 from effbench.worker.cold_caches import BUNDLE, PACKAGE, ColdCaches, Made, Versions
@@ -36,7 +37,9 @@ from effbench.worker.fresh_process import FreshRun, run_together
 from effbench.worker.probe import version
 from effbench.worker.step_times import StepTimes
 from effbench.worker.trial import RunningTrial, record_of
-from effbench.workloads.endings import Ended
+from effbench.workloads import quantization, state
+from effbench.workloads.base import copies
+from effbench.workloads.endings import Ended, without_float64
 from effbench.workloads.inference import Inference
 
 #: Key in `Trial.extra` of what a cold start found besides its figures.
@@ -193,20 +196,19 @@ class ColdStart:
     def take_reference(self) -> None:
         """Keep eager's first answer and the way in which its calls record gradients, and free the
         module's memory."""
-        workload = self.referenced()
-        first = workload.references[0]
-        self.reference = {name: first[name] for name in first if name.startswith("output")}
+        workload = self.eager.workload
+        assert isinstance(workload, Inference)
+        names = {name for name in state.read(workload.module) if name.kind != "parameter"}
+        unused = state.save(workload.module, names)
+        workload.take_reference()
+        # the first answer is that of a module that was not called before
+        state.restore(workload.module, unused, self.context.device)
+        with workload.context():
+            self.reference = workload.example_outputs()
         self.grad_mode = workload.grad_mode
         self.comparison = workload.comparison
         self.inputs = {name: asdict(spec) for name, spec in workload.specs.items()}
         self.release()
-
-    def referenced(self) -> Inference:
-        """Return the workload of the module that was built, with eager's results."""
-        workload = self.eager.workload
-        assert isinstance(workload, Inference)
-        workload.take_reference()
-        return workload
 
     def release(self) -> None:
         """Free the memory of the module."""
@@ -235,7 +237,14 @@ class ColdStart:
         """Return the reason, continued, unless the answer is about as close to the result in
         float64 as eager's."""
         self.eager.build()
-        exact = next(self.referenced().follow_in_float64())
+        workload = self.eager.workload
+        args, kwargs = copies(workload.inputs.checked[0], torch.float64)
+        try:
+            module = quantization.double(workload.module)
+            with recording(self.grad_mode):
+                exact = parts(module(*args, **kwargs))
+        except Exception as error:  # a module may raise anything in an unexpected dtype
+            return without_float64(reason, error)
         more = self.comparison.compare_with_float64(answer, self.reference, exact)
         return f"{reason}; {more}" if more else None
 
@@ -262,15 +271,17 @@ class ColdStart:
     def fill(self, caches: ColdCaches, place: Path) -> Made:
         """Let a fresh process make the caches."""
         caches.clear()
+        began_s = time.perf_counter()
         with caches.live(NO_CACHE) as live:
             request = self.fresh_request(self.filling, live, place, 0)
             request = replace(request, save_bundle=str(caches.bundle))
             (run,) = self.run([request], self.environment(live), place / "fill", is_fill=True)
+            fill_s = time.perf_counter() - began_s
             caches.keep(live)
         use = CacheUse()
         if run.result is not None and run.result.cache is not None:
             use = run.result.cache
-        made = Made(self.versions(), run.total_s, caches.sizes(), use.keys)
+        made = Made(self.versions(), fill_s, caches.sizes(), use.keys)
         caches.write(made)
         return made
 

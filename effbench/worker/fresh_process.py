@@ -41,15 +41,13 @@ class FreshRun:
     """How a fresh process ran. Times are of CLOCK_MONOTONIC in ns.
 
     `parts`: all parts, in order; `started_ns`: just before it was started; `ended_ns`: when each
-    part ended; `answered_ns`: when the message of the first answer arrived; `done_ns`: that of the
-    end.
+    part ended; `answered_ns`: when the message of the first answer arrived.
     """
 
     parts: list[str]
     started_ns: int
     ended_ns: dict[str, int] = field(default_factory=dict)
     answered_ns: int = 0
-    done_ns: int = 0
     result: FreshResult | None = None
     failure: FreshFailure | None = None
 
@@ -67,11 +65,6 @@ class FreshRun:
     def cold_s(self) -> float:
         """Seconds from the start to the first answer, measured here."""
         return (self.answered_ns - self.started_ns) / 1e9
-
-    @property
-    def total_s(self) -> float:
-        """Seconds from the start to the end."""
-        return (self.done_ns - self.started_ns) / 1e9
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each part by name. The compiler's parts and imports are taken out
@@ -97,7 +90,6 @@ class FreshRun:
                 self.answered_ns = arrived_ns
         elif "result" in message:
             self.result = result_of(message["result"])
-            self.done_ns = arrived_ns
         elif "failed" in message:
             self.failure = FreshFailure(**message["failed"])
 

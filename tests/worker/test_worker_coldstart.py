@@ -1,5 +1,6 @@
 """Cold starts: real fresh processes on the CPU, their parts, caches and failures."""
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -57,10 +58,31 @@ def parts_of(trial):
 # --- without a compiler
 
 
+COUNTING = """
+import torch
+
+
+class Counting(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(16, 8)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, input):
+        self.calls += 1
+        return super().forward(input) * self.calls
+"""
+
+
 @pytest.fixture(scope="module")
 def eager(tmp_path_factory):
+    """A cold start of a user's module whose answers depend on how often it was called, and its
+    phases."""
+    folder = tmp_path_factory.mktemp("users")
+    (folder / "counting.py").write_text(COUNTING)
+    model = {**LINEAR, "module": {"_target_": "counting.py:Counting"}}
     phases = []
-    trial = cold_start(cold_cell(), tmp_path_factory.mktemp("caches"), phases.append)
+    with contextlib.chdir(folder):
+        trial = cold_start(cold_cell(model=model), folder / "caches", phases.append)
     return trial, phases
 
 
