@@ -54,6 +54,8 @@ class BucketedGraph(Mode):
         self.compiled = Compiled(self.inner, dynamic=False)
         self.compiles = self.torch_compile_max_bs > 0
         self.autotunes = self.compiles and self.compiled.autotunes
+        if self.compiles:
+            self.compiler_modules = self.compiled.compiler_modules
 
     def missing(self, device: torch.device) -> str | None:
         if self.compiles:

@@ -42,6 +42,7 @@ class AotInductor(Mode):
     options: dict[str, Any] | None = None
 
     compiles = True
+    compiler_modules = ("torch.export", "torch._inductor.compile_fx")
     uses_dynamo = False
     static_shape = True
     writes_state = False  # the package has copies of the buffers

@@ -168,7 +168,7 @@ class FreshProgram:
             self.answer_first()
         if self.on_cuda:
             self.result.seconds["capture"] = captures.seconds
-        if self.mode.compiles:
+        if self.mode.compiles and self.loaded is None:
             self.record_compilation(observer)
 
     def answer_first(self) -> None:

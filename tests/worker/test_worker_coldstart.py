@@ -341,5 +341,6 @@ def test_a_package_needs_no_module(tmp_path):
     trial = cold_start(cold_cell(AOT_INDUCTOR, "package"), tmp_path)
     assert trial.status is Status.OK, trial.reason
     assert trial.cold_load_s > 0
+    assert trial.cold_compile_s is None
     assert trial.cold_s < trial.extra["coldstart"]["fill_s"]
     assert trial.cache_reuse == "whole"
