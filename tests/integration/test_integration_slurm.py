@@ -146,6 +146,19 @@ def test_a_sweep_on_the_cluster_equals_a_local_one(cli, cluster):
     assert not any(row["gpu_uuid"] for row in trials_of(cli.db, "there"))
 
 
+@pytest.mark.slow
+def test_cells_of_several_ranks_run_in_a_job(cli, cluster):
+    cli.env |= cluster.env
+    network = ("model=mlp", "model.module.width=16", "model.module.depth=2", "bs=2", "mode=eager")
+    options = ("parallel=none,tp2", "executor.gres=gpu:2", "executor.cpus=2")
+    done = cli.sweep(*network, *SLURM[:1], *options)
+    assert (done.code, done.err) == (0, ""), done
+    cluster.wait(lambda: not cluster.run("squeue", "-h"), "the job does not end")
+    assert [row["status"] for row in results_of(cli.db)] == ["ok", "ok"]
+    assert {trial["ranks"] for trial in trials_of(cli.db)} == {None, 2}
+    assert not list(cli.cache.parent.rglob("job*.json")), "no folder is left behind"
+
+
 @pytest.fixture
 def waiting(cli, cluster, start_waiting):
     """Starts a sweep with a cell that waits; returns it when that trial has begun, with the job's
