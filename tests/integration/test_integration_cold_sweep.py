@@ -3,6 +3,9 @@
 import pytest
 from whole_sweeps import info_of, results_of, trials_of
 
+# it compiles in two processes, and then starts four
+pytestmark = pytest.mark.slow
+
 WORDS = (
     "model=tiny",
     "phase=coldstart",
