@@ -46,21 +46,39 @@ class Network:
 TOKEN: list[tuple[list[int], str]] = [([1, 1], "int64"), ([1], "int64")]
 LARGE = {
     "mlp": Network("mlp.MLP", {"width": 1024, "depth": 8}, [([1, 1024], "float32")]),
-    "gpt2": Network("gpt2.GPT2Decoder", {"layers": 12}, TOKEN),
+    "gpt2": Network("gpt2.GPT2Decoder", {"max_batch": 1, "layers": 12}, TOKEN),
     "llama-1b-decode": Network(
         "llama.LlamaDecoder",
-        {"layers": 8, "width": 2048, "heads": 32, "kv_heads": 8, "ffn": 8192, "vocab": 128256},
+        {
+            "max_batch": 1,
+            "layers": 8,
+            "width": 2048,
+            "heads": 32,
+            "kv_heads": 8,
+            "ffn": 8192,
+            "vocab": 128256,
+        },
         TOKEN,
     ),
 }
 SMALL = {
     "mlp": Network("mlp.MLP", {"width": 256, "depth": 4}, [([1, 256], "float32")]),
     "gpt2": Network(
-        "gpt2.GPT2Decoder", {"layers": 2, "width": 128, "heads": 4, "vocab": 1024}, TOKEN
+        "gpt2.GPT2Decoder",
+        {"max_batch": 1, "layers": 2, "width": 128, "heads": 4, "vocab": 1024},
+        TOKEN,
     ),
     "llama-1b-decode": Network(
         "llama.LlamaDecoder",
-        {"layers": 2, "width": 128, "heads": 4, "kv_heads": 2, "ffn": 256, "vocab": 1024},
+        {
+            "max_batch": 1,
+            "layers": 2,
+            "width": 128,
+            "heads": 4,
+            "kv_heads": 2,
+            "ffn": 256,
+            "vocab": 1024,
+        },
         TOKEN,
     ),
 }
@@ -199,7 +217,10 @@ def main() -> int:
             gap = max(sums[key], key=abs)
             worst = max(worst, abs(gap))
             label = f"{network}, {', '.join(key)}"
-            print(f"| {label} | {by_hand:.2f} | {ours:.2f} | {ours / by_hand:.3f} | {gap:+.3f} |")
+            print(
+                f"| {label} | {by_hand:.2f} | {ours:.2f} | {ours / by_hand:.3f} | {gap:+.3f} |",
+                flush=True,
+            )
     return int(worst > CLOSE)
 
 
