@@ -79,14 +79,21 @@ def cold_starts_of(rows: LabelledResults) -> list[ColdStart]:
     ok = [row for row in rows if row.is_ok and row.phase == COLDSTART]
     modes = modes_of(ok)
     ok.sort(key=lambda row: modes.index(row.mode_label))
-    starts = []
+    starts: list[ColdStart] = []
     for of_case in grouped(ok, case_of).values():
-        uncached = {row.mode_label: row for row in of_case if cache_of(row) == NO_CACHE}
-        reference = next((row for row in uncached.values() if row.is_baseline), None)
-        for row in of_case:
-            if row.cold_s and row.latency_ms and change_of(row) == NO_CHANGE:
-                plain = uncached.get(row.mode_label)
-                starts.append(ColdStart(row, row.cold_s, row.latency_ms, reference, plain))
+        starts += cold_starts_of_case(of_case)
+    return starts
+
+
+def cold_starts_of_case(rows: LabelledResults) -> list[ColdStart]:
+    """Return the cold starts of rows that differ in mode, cache and change alone."""
+    uncached = {row.mode_label: row for row in rows if cache_of(row) == NO_CACHE}
+    reference = next((row for row in uncached.values() if row.is_baseline), None)
+    starts = []
+    for row in rows:
+        if row.cold_s and row.latency_ms and change_of(row) == NO_CHANGE:
+            plain = uncached.get(row.mode_label)
+            starts.append(ColdStart(row, row.cold_s, row.latency_ms, reference, plain))
     return starts
 
 

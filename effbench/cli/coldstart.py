@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from effbench.analysis.coldstart import cold_starts_of
@@ -14,7 +14,7 @@ from effbench.cli.advise import sweep_now
 from effbench.cli.show import reasons
 from effbench.core.cell import COLDSTART, Cell, Status, Trial
 from effbench.core.errors import NothingFoundError, UsageError
-from effbench.core.labels import label_rows
+from effbench.core.labels import LabelledResults, label_rows
 from effbench.core.message import FILL, USE, TrialRequest
 from effbench.core.metrics import METRICS
 from effbench.core.printable import listed, one_line
@@ -97,8 +97,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.make or args.tried:
-        return use_folder(args, Path(args.make or args.tried))
+    folder = args.make or args.tried
+    if folder:
+        return use_folder(args, Path(folder))
     sweep_id, db = args.sweep or "last", args.db
     if args.words:
         defaults = CHANGE_DEFAULTS if args.changes else DEFAULTS
@@ -108,46 +109,54 @@ def run(args: argparse.Namespace) -> int:
         sweep = store.find_sweep(sweep_id)
         rows = label_rows(row for row in rows_of(store, sweep) if row.phase == COLDSTART)
         facts = store.trial_facts(sweep.id, (COLDSTART,))
-    starts = cold_starts_of(rows)
-    texts: list[str] = []
-    shown: list[Table] = []
-    lines = reasons(rows)
-    if args.changes:
-        shown = [portability_table(rows, facts)]
-    elif starts:
-        texts, shown = sentences(starts), tables(starts)
-    if not any(table.rows for table in shown):
-        why = "; ".join(lines) or "effbench coldstart MODEL measures some"
-        raise NothingFoundError(f"sweep {sweep.id} has no such cold starts: {why}")
+    report = report_of(rows)
     if args.changes:  # the table has the reasons
-        lines = []
-    lines += [explain_marks(rows), f"sweep {sweep.id}{db_option(masked_url(db))}"]
-    lines = list(filter(None, lines))
-    write(texts, shown, lines, args)
+        report = Report([], [portability_table(rows, facts)], [])
+    if not any(table.rows for table in report.tables):
+        why = "; ".join(reasons(rows)) or "effbench coldstart MODEL measures some"
+        raise NothingFoundError(f"sweep {sweep.id} has no such cold starts: {why}")
+    report.lines.extend(filter(None, [explain_marks(rows)]))
+    report.lines.append(f"sweep {sweep.id}{db_option(masked_url(db))}")
+    write(report, args)
     return 0
 
 
-def write(
-    texts: Sequence[str], shown: Sequence[Table], lines: Sequence[str], args: argparse.Namespace
-) -> None:
-    """Write the sentences, then the tables, then further lines."""
+@dataclass(frozen=True)
+class Report:
+    """What the command prints: sentences, then tables, then further lines."""
+
+    sentences: list[str]
+    tables: list[Table]
+    lines: list[str]
+
+
+def report_of(rows: LabelledResults) -> Report:
+    """Return what each cold start costs and when it pays."""
+    starts = cold_starts_of(rows)
+    if not starts:
+        return Report([], [], [])
+    return Report(sentences(starts), tables(starts), reasons(rows))
+
+
+def write(report: Report, args: argparse.Namespace) -> None:
     if args.format == "json":
-        document = {"sentences": texts, "rows": shown[0].records(), "lines": lines}
+        rows = report.tables[0].records()
+        document = {"sentences": report.sentences, "rows": rows, "lines": report.lines}
         options.write(as_json(document), args)
         return
     if args.format == "markdown":
-        parts = list(map(markdown_text, texts))
-        parts += [table.render("markdown").rstrip() for table in shown]
-        parts += map(markdown_text, lines)
+        parts = list(map(markdown_text, report.sentences))
+        parts += [table.render("markdown").rstrip() for table in report.tables]
+        parts += map(markdown_text, report.lines)
         options.write("\n\n".join(parts), args)
         return
     with options.console(args) as console:
-        for text in texts:
-            console.print_line(escape(text), "bold")
-        for table in shown:
+        for sentence in report.sentences:
+            console.print_line(escape(sentence), "bold")
+        for table in report.tables:
             console.print(f"\n{table.caption}", style="dim")
             table.print(console)
-        for line in lines:
+        for line in report.lines:
             console.print_line(escape(line), "dim")
 
 
@@ -157,8 +166,6 @@ def write(
 def words_of(args: argparse.Namespace, defaults: Sequence[str]) -> list[str]:
     """Return the overrides of the sweep: `defaults`, unless they are given, then the words. Raises
     UsageError unless the words name one model."""
-    from effbench.config.overrides import parse
-
     models = [word for word in args.words if "=" not in word and not word.startswith("~")]
     if len(models) != 1 or args.sweep:
         raise UsageError(
@@ -166,16 +173,25 @@ def words_of(args: argparse.Namespace, defaults: Sequence[str]) -> list[str]:
             " --sweep SWEEP selects stored results"
         )
     overrides = [word for word in args.words if word not in models]
-    given = {parse(word).key: parse(word).value for word in overrides}
     words = [f"model={models[0]}", f"phase={COLDSTART}", *options.place_of(args)]
+    return [*words, *missing_defaults(defaults, overrides), *overrides]
+
+
+def missing_defaults(defaults: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Return the defaults of settings that no override has."""
+    from effbench.config.overrides import parse
+
+    given = {word.key: word.value for word in map(parse, overrides)}
+    modes = given.get("mode", "eager").split(",")
+    has_own_caches = "cache" in given or "eager" not in modes
+    missing = []
     for default in defaults:
         word = parse(default)
-        is_unused = word.key == "exclude" and (
-            "cache" in given or "eager" not in given.get("mode", "eager").split(",")
-        )
-        if not is_unused and not given.keys() & {word.key, word.section}:
-            words.append(default)
-    return [*words, *overrides]
+        if word.key == "exclude" and has_own_caches:
+            continue
+        if word.key not in given and word.section not in given:
+            missing.append(default)
+    return missing
 
 
 # --- a folder with a cache ---

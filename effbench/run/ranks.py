@@ -36,7 +36,8 @@ OWN_FAILURES = (Status.ERROR, Status.CRASHED, Status.OOM)
 FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 #: Code that compiles, and code in which a rank waits for others.
 COMPILES = re.compile(
-    r"/torch/_(dynamo/(symbolic_convert|output_graph)|inductor/(async_compile|codecache|graph))\.py$"
+    r"/torch/_dynamo/(symbolic_convert|output_graph)\.py$"
+    r"|/torch/_inductor/(async_compile|codecache|graph)\.py$"
 )
 WAITS = re.compile(r"/torch/(distributed|cuda)/|/effbench/(core|measure|models|modes|work\w+)/")
 #: Code that is not the user's.
@@ -208,15 +209,18 @@ class Ranks:
             return self.late()
         failed = [rank for rank in self.ranks if rank.has_failed]
         # if the leader has measurements, all ranks had done their part, and only ended badly
-        if not failed or leader.record.status.is_measured:
-            return leader.task
-        if len(failed) == len(self.ranks) and len({rank.record.reason for rank in failed}) == 1:
+        if not failed or leader.record.status.is_measured or self.is_common(failed):
             return leader.task
         first = min(failed, key=lambda rank: (rank.failed_later, rank.task.ended_s))
         is_own = first is not leader or first.record.status in OWN_FAILURES
         if is_own and not first.failed_later:
             first.task.rank_name = first.name
         return first.task
+
+    def is_common(self, failed: list[Rank]) -> bool:
+        """Whether all ranks failed for the same reason."""
+        reasons = {rank.record.reason for rank in failed}
+        return len(failed) == len(self.ranks) and len(reasons) == 1
 
     def late(self) -> ServerRequest:
         """Return the task of the rank for which the others waited until the trial timed out; the

@@ -230,14 +230,13 @@ def summarise(
     if not status.is_measured:
         return summary
     idle = idle_fraction(summary.gpu_busy_ms, summary.period_ms)
-    steady = [trial.steady for trial in kept if trial.steady is not None]
     summary = replace(
         summary,
         marked=of_cell.disturbance is not None,
         disturbance=of_cell.disturbance,
         compilations=_distinct(trial.compilation for trial in kept),
         hosts=_distinct(trial.host for trial in kept),
-        unsteady_trials=steady.count(False) if steady else None,
+        unsteady_trials=_unsteady(kept),
         cache_reuse=_least_reuse(kept),
         throughput_per_s=_throughput(bs, summary.period_ms or summary.latency_ms),
         gpu_idle_fraction=idle,
@@ -254,6 +253,14 @@ def summarise(
     if of_baseline is None:
         return summary
     return replace(summary, break_even_calls=_break_even(summary, of_cell, of_baseline))
+
+
+def _unsteady(trials: Sequence[Trial]) -> int | None:
+    """Return how many trials were not steady; None if no trial tells."""
+    steady = [trial.steady for trial in trials if trial.steady is not None]
+    if not steady:
+        return None
+    return steady.count(False)
 
 
 def _distinct(values: Iterable[object]) -> int | None:

@@ -17,10 +17,11 @@ MESSAGE = """FX graph cache hash details for key fabc:
 [aaa] gm: GraphModule()
 def forward(self, primals_1):
     return primals_1
-[bbb] example_inputs[0]: TensorMetadata(dtype=torch.float32, shape=torch.Size([4, 16]), stride=(16, 1), device=device(type='cuda', index=0), layout=torch.strided)
+[bbb] example_inputs[0]: TensorMetadata(dtype=torch.float32, shape=torch.Size([4, 16]), \
+stride=(16, 1), device=device(type='cuda', index=0), layout=torch.strided)
 [ccc] fx_kwargs[cudagraphs]: BoxedBool(value=False)
 [eee] fx_kwargs[get_decomp_fn]: <function select_decomp_table at 0x7f00>
-[ddd] inductor_config[max_autotune]: False"""  # noqa: E501
+[ddd] inductor_config[max_autotune]: False"""
 KEY = key_of(MESSAGE)
 
 
