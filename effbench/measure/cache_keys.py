@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 INDUCTOR_LOGGER = "torch._inductor.codecache"
 AUTOGRAD_LOGGER = "torch._functorch._aot_autograd.autograd_cache"
-#: How the messages begin that say what a key consists of, and why there is none.
+#: Beginnings of the messages about what a key consists of, and about why there is no key.
 DETAILS, BYPASSES = "FX graph cache hash details for key", "Bypassing"
 DETAIL = re.compile(r"^(\[[0-9a-z]+\]) (\w+(?:\[[^\]]*\])?): (.*)$")
 #: Fields of the description of a tensor that a reader understands.

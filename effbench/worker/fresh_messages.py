@@ -96,7 +96,7 @@ class FreshResult:
     `seconds`: those of the compiler within the last part, by name; `compiler_imports_s`: those of
     importing its modules there; `effbench_s`: of the imports, those of effbench; `waited_s`: how
     long the main thread waited for a core until the answer; `calls_ms`: calls 2 to 10; `steady_ms`,
-    `enqueue_ms`: the samples of calls in the steady state; `degraded`: why it ran otherwise than
+    `enqueue_ms`: the samples of calls in the steady state; `degraded`: why it did not run as
     its mode's name says, or None.
     """
 

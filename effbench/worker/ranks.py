@@ -222,7 +222,7 @@ class Ranks:
 
     def leave(self) -> int | None:
         """End the connections after a failure. Return a rank that had done so before, or does in a
-        moment; None if there is none."""
+        moment; None if nothing did."""
         # a collective fails a moment before or after the process that left it has ended
         left = self.polled(select.POLLRDHUP, CAUSE_S)
         for other in self.others.values():
