@@ -31,12 +31,14 @@ HELP = (
     "Measure what the first answer of a fresh process costs in each mode, and which cache saves it:"
     " for MODEL by a short sweep, without MODEL from a stored one."
 )
-#: Overrides of the sweep, unless their settings are given. Eager compiles nothing.
+#: Overrides of the sweep, unless their settings are given. Eager compiles nothing. A start has no
+#: pairs to rely on if the host is busy, so that it tolerates less than other quick trials.
 DEFAULTS = (
     "mode=eager,default,reduce-overhead",
     "cache=none,folder,bundle",
     "exclude=[{mode:eager,cache:[folder,bundle]}]",
     "protocol=quick",
+    "protocol.host_tolerance=0.1",
     "protocol.rounds=3",
     "sweep.name=coldstart",
 )
@@ -46,6 +48,7 @@ CHANGE_DEFAULTS = (
     "cache=folder,bundle",
     "coldstart.change=none,folder,bs,rank,gpu,constant",
     "protocol=quick",
+    "protocol.host_tolerance=0.1",
     "sweep.name=coldstart",
 )
 #: The same with --make and --try.
