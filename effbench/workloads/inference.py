@@ -138,7 +138,7 @@ class Inference(Workload):
     ) -> Iterator[Parts]:
         """Call `step` with copies of all inputs, in order, from the initial state of `module`.
         Yield the outputs and changed inputs of each call, with the changed state after the last
-        one. `dtype`: of float inputs; None: their own."""
+        one, which is not copied. `dtype`: of float inputs; None: their own."""
         self.restore_state(module)
         for number, given in enumerate(inputs, 1):
             args, kwargs = copies(given, dtype)
@@ -153,8 +153,8 @@ class Inference(Workload):
         """Return the tensors of the state that the mode must change as eager does."""
         if not self.mode.writes_state:
             return {}
-        saved = state.save(module, self.initial)
-        return tensors({str(name): value for name, value in saved.items()})
+        current = state.whole(state.read(module, self.initial))
+        return tensors({str(name): value for name, value in current.items()})
 
     def take_reference(self) -> None:
         """Keep eager's results. Raises Ended if they have no tensor or are not finite."""
@@ -167,7 +167,7 @@ class Inference(Workload):
         initial = state.save(self.module, names)
         self.choose_grad_mode(reason, watch, initial)
         written = self.follow_eager(names)
-        final = state.save(self.module, names)
+        final = state.whole(state.read(self.module, names))
         # inductor cannot write to inference tensors, which calls may have left in the state
         state.make_ordinary(self.module)
         for name, value in initial.items():
@@ -175,7 +175,7 @@ class Inference(Workload):
                 self.initial[name] = value
         for reference in self.references:
             self.refuse_unusable(reference)
-        self.references[-1] |= self.changed_state(self.module)
+        self.references[-1] |= state.on_host(self.changed_state(self.module))
         # a mode may change other attributes, but not the weights or `training`
         kept = {
             name

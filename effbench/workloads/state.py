@@ -113,12 +113,21 @@ def is_dense(value: Any) -> bool:
 def save(module: nn.Module, names: Container[StateName] | None = None) -> State:
     """Return copies in host memory of the dense tensors and plain values with these names (None:
     all), not of lists or objects. Tensors that ranks share are whole."""
-    saved = {
-        name: value
-        for name, value in read(module, names).items()
-        if isinstance(value, PLAIN) or is_dense(value)
-    }
-    return on_host(saved)
+    return on_host(whole(read(module, names)))
+
+
+def whole(current: State) -> State:
+    """Return the dense tensors and plain values of this state, not lists or objects. Tensors that
+    ranks share are whole, to which all ranks contribute; others are not copied."""
+    values = {}
+    for name, value in current.items():
+        if isinstance(value, PLAIN):
+            values[name] = value
+        elif is_split(value):
+            values[name] = value.detach().full_tensor()
+        elif is_dense(value):
+            values[name] = value.detach()
+    return values
 
 
 def make_ordinary(module: nn.Module) -> None:
@@ -172,10 +181,11 @@ def digest(module: nn.Module) -> str:
 
 
 def same(a: Any, b: Any) -> bool:
+    """Return whether values are the same, wherever tensors are."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and bool(torch.equal(a.to(b.device), b))
     if type(a) is not type(b):
         return False
-    if isinstance(a, Tensor):
-        return bool(torch.equal(a, b))
     return bool(a == b)
 
 
