@@ -9,11 +9,16 @@ number back to back. effbench measures the same cells before and after it, in on
 meet the same machine. Prints effbench's figures ÷ those of the loop: latency of the slowest rank,
 and period. NCCL on GPUs; without them gloo and a small network. Exits with 1 if a ratio is off by
 more than 3 % on GPUs.
+
+The loop's processes use several streams, so that their kernels follow each other more slowly until
+a CUDA context begins or ends (`benchmarks/kernel_gaps.py`). effbench makes one before it times. The
+loop is timed before and after it makes one; the ratios are those to its figures after that.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import tempfile
@@ -37,6 +42,7 @@ from torch.distributed.tensor.parallel import (
 
 import effbench
 from effbench.core.parallel import Parallel
+from effbench.measure.timing import shorten_gaps
 from effbench.models.llama import LlamaDecoder
 from effbench.store import Store
 
@@ -65,8 +71,21 @@ class Loop:
 
 @dataclass(frozen=True)
 class Figures:
+    """`period_ms` is NaN on CPUs."""
+
     latency_ms: float
-    period_ms: float | None
+    period_ms: float
+
+    def __str__(self) -> str:
+        return f"{self.latency_ms:.3f}, {self.period_ms:.3f}"
+
+
+@dataclass(frozen=True)
+class LoopFigures:
+    """`plain`: in a process as it is; `short_gaps`: after a CUDA context has ended."""
+
+    plain: Figures
+    short_gaps: Figures
 
 
 # --- by hand
@@ -74,6 +93,7 @@ class Figures:
 
 def plan_of(module: LlamaDecoder) -> dict[str, Any]:
     plan: dict[str, Any] = {
+        "tokens": RowwiseParallel(input_layouts=Replicate()),
         "head": ColwiseParallel(output_layouts=Replicate()),
     }
     for number in range(len(module.blocks)):
@@ -164,24 +184,35 @@ def run_rank(rank: int, loop: Loop) -> None:
         dist.broadcast(calls, 0)
         for _ in range(min(5000, int(calls))):
             step(token, position)
-        latencies = []
-        for _ in range(CALLS):
-            synchronize(on_cuda)
-            began = time.perf_counter()
-            step(token, position)
-            synchronize(on_cuda)
-            latencies.append(1e3 * (time.perf_counter() - began))
-        period_ms = None
+        plain = time_calls(step, (token, position))
+        short_gaps = plain
         if on_cuda:
-            period_ms = period_by_events(step, token, position)
-    own = torch.tensor(latencies, device=device)
-    dist.all_reduce(own, dist.ReduceOp.MAX)
+            assert shorten_gaps() == 0
+            short_gaps = time_calls(step, (token, position))
     if rank == 0:
-        latency_ms = statistics.median(own.tolist())
-        Path(loop.folder, "figures").write_text(f"{latency_ms} {period_ms or 'nan'}")
-    dist.all_reduce(own)  # until rank 0 has written
+        figures = [plain.latency_ms, plain.period_ms, short_gaps.latency_ms, short_gaps.period_ms]
+        Path(loop.folder, "figures").write_text(" ".join(map(str, figures)))
+    dist.all_reduce(torch.zeros(1, device=device))  # until rank 0 has written
     synchronize(on_cuda)
     os._exit(0)  # a communicator whose collectives a CUDA graph has captured may not end by itself
+
+
+def time_calls(step: Step, args: tuple[Tensor, Tensor]) -> Figures:
+    """Time calls, which all ranks make; the latency is that of the slowest rank."""
+    on_cuda = torch.cuda.is_available()
+    latencies = []
+    for _ in range(CALLS):
+        synchronize(on_cuda)
+        began = time.perf_counter()
+        step(*args)
+        synchronize(on_cuda)
+        latencies.append(1e3 * (time.perf_counter() - began))
+    slowest = torch.tensor(latencies, device=args[0].device)
+    period_ms = math.nan
+    if on_cuda:
+        period_ms = period_by_events(step, *args)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return Figures(statistics.median(slowest.tolist()), period_ms)
 
 
 def period_by_events(step: Step, token: Tensor, position: Tensor) -> float:
@@ -203,12 +234,12 @@ def synchronize(on_cuda: bool) -> None:
         torch.cuda.synchronize()
 
 
-def by_hand(mode: str, bs: int, size: int, network: dict[str, int]) -> Figures:
+def by_hand(mode: str, bs: int, size: int, network: dict[str, int]) -> LoopFigures:
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(mode, bs, size, network, folder)
         mp.spawn(run_rank, (loop,), nprocs=size)
-        latency, period = map(float, Path(folder, "figures").read_text().split())
-    return Figures(latency, period if period == period else None)
+        figures = [float(word) for word in Path(folder, "figures").read_text().split()]
+    return LoopFigures(Figures(*figures[:2]), Figures(*figures[2:]))
 
 
 # --- by effbench
@@ -229,14 +260,9 @@ def figures_of(db: str, number: int) -> dict[tuple[str, int], Figures]:
         if result.latency_ms is None:
             print(f"{result.mode} bs={result.bs}: {result.status}: {result.reason}")
         else:
-            figures[result.mode, result.bs] = Figures(result.latency_ms, result.period_ms)
+            period_ms = math.nan if result.period_ms is None else result.period_ms
+            figures[result.mode, result.bs] = Figures(result.latency_ms, period_ms)
     return figures
-
-
-def ratio(measured: float | None, by_loop: float | None) -> float | None:
-    if measured is None or by_loop is None:
-        return None
-    return measured / by_loop
 
 
 def main() -> int:
@@ -259,24 +285,20 @@ def main() -> int:
     for bs in map(int, args.bs.split(",")):
         for mode in args.modes.split(","):
             loops[mode, bs] = by_hand(mode, bs, parallel.size, network)
-            print(f"by hand: {mode} bs={bs}: {loops[mode, bs]}", flush=True)
+            print(f"by hand: {mode} bs={bs}: {loops[mode, bs].short_gaps}", flush=True)
     by_effbench(args, network, 2)
     sweeps = [figures_of(args.db, number) for number in (1, 2)]
     far = 0
-    print("| cell | loop: latency, period ms | effbench ÷ loop: latency | period |")
-    print("| --- | ---: | ---: | ---: |")
+    print("| cell | loop: latency, period ms | with short gaps | effbench ÷ it: latency | period |")
+    print("| --- | ---: | ---: | ---: | ---: |")
     for cell, loop in loops.items():
         measured = [figures[cell] for figures in sweeps if cell in figures]
-        latencies = [ratio(figures.latency_ms, loop.latency_ms) for figures in measured]
-        periods = [ratio(figures.period_ms, loop.period_ms) for figures in measured]
-        known = [value for value in latencies + periods if value is not None]
-        far += any(abs(value - 1) > CLOSE for value in known)
-        times = f"{loop.latency_ms:.3f}, {loop.period_ms or float('nan'):.3f}"
-        columns = [
-            ", ".join(f"{value:.3f}" for value in values if value is not None)
-            for values in (latencies, periods)
-        ]
-        print(f"| {cell[0]} bs={cell[1]} | {times} | {' | '.join(columns)} |")
+        by_loop = loop.short_gaps
+        latencies = [figures.latency_ms / by_loop.latency_ms for figures in measured]
+        periods = [figures.period_ms / by_loop.period_ms for figures in measured]
+        far += any(abs(ratio - 1) > CLOSE for ratio in latencies + periods)
+        columns = [", ".join(f"{ratio:.3f}" for ratio in ratios) for ratios in (latencies, periods)]
+        print(f"| {cell[0]} bs={cell[1]} | {loop.plain} | {by_loop} | {' | '.join(columns)} |")
     return int(on_cuda and far > 0)
 
 
