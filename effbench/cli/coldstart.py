@@ -22,7 +22,7 @@ from effbench.core.settings import db_option
 from effbench.core.table import Table, as_json, markdown_text
 from effbench.core.terminal import escape
 from effbench.render.coldstart import portability_table, sentences, tables
-from effbench.render.marks import explain_marks
+from effbench.render.marks import SIGN, explain_marks, signed
 from effbench.render.tables import rows_of
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
@@ -31,14 +31,12 @@ HELP = (
     "Measure what the first answer of a fresh process costs in each mode, and which cache saves it:"
     " for MODEL by a short sweep, without MODEL from a stored one."
 )
-#: Overrides of the sweep, unless their settings are given. Eager compiles nothing. A start has no
-#: pairs to rely on if the host is busy, so that it tolerates less than other quick trials.
+#: Overrides of the sweep, unless their settings are given. Eager compiles nothing.
 DEFAULTS = (
     "mode=eager,default,reduce-overhead",
     "cache=none,folder,bundle",
     "exclude=[{mode:eager,cache:[folder,bundle]}]",
     "protocol=quick",
-    "protocol.host_tolerance=0.1",
     "protocol.rounds=3",
     "sweep.name=coldstart",
 )
@@ -48,7 +46,6 @@ CHANGE_DEFAULTS = (
     "cache=folder,bundle",
     "coldstart.change=none,folder,bs,rank,gpu,constant",
     "protocol=quick",
-    "protocol.host_tolerance=0.1",
     "sweep.name=coldstart",
 )
 #: The same with --make and --try.
@@ -60,12 +57,12 @@ LOADING = {
 }
 #: What describes the cache in a folder.
 MADE = "made.json"
-#: Value of `cache_reuse` -> what it means.
-WHOLE = "whole"
+#: Values of `cache_reuse`, and what they mean.
+WHOLE, NONE = "whole", "none"
 REUSES = {
     WHOLE: "The cache holds",
     "part": "A part of the cache was used",
-    "none": "The cache was not used",
+    NONE: "The cache was not used",
 }
 #: Most reasons of misses that a line names.
 MOST_REASONS = 5
@@ -214,15 +211,18 @@ def use_folder(args: argparse.Namespace, folder: Path) -> int:
     cell, trial = started_once(words_of(args, FOLDER_DEFAULTS), folder, caches)
     missed = trial.extra.get(COLDSTART, {}).get("missed", [])
     lines = [folder_sentence(trial, missed)]
+    if trial.disturbance is not None:
+        lines.append(f"{SIGN} measured on a disturbed machine: {trial.disturbance}.")
     if args.make and trial.status.is_measured:
         lines.append(f"To start with it: {LOADING[str(cell.cache)].format(folder=folder)}")
     if args.format == "json":
-        names = ("status", "reason", "cold_s", "latency_ms", "cache_bytes", "cache_reuse")
+        names = ["status", "reason", "cold_s", "latency_ms", "cache_bytes", "cache_reuse"]
+        names.append("disturbance")
         data = {name: getattr(trial, name) for name in names}
         options.write(as_json(data | {"sentence": lines[0], "missed": missed}), args)
     else:
         options.write("\n".join(map(one_line, lines)), args)
-    return int(trial.status is not Status.OK or trial.cache_reuse != WHOLE)
+    return int(trial.status is not Status.OK or not holds(trial))
 
 
 def started_once(words: Sequence[str], folder: Path, caches: str) -> tuple[Cell, Trial]:
@@ -277,13 +277,21 @@ def started_once(words: Sequence[str], folder: Path, caches: str) -> tuple[Cell,
     return cell, task.record(cell.key, 0)
 
 
+def holds(trial: Trial) -> bool:
+    """Return whether a process used all that its cache has, which need not save all compiling."""
+    return trial.cache_reuse != NONE and not trial.cache_misses
+
+
 def folder_sentence(trial: Trial, missed: Sequence[str]) -> str:
     """Return how much of a cache a process used and how soon it answered, or why it failed."""
     if not trial.status.is_measured:
         return f"The process with this cache ended as {trial.status}: {trial.reason}"
     size = METRICS["cache_bytes"].format(trial.cache_bytes)
-    text = f"{REUSES[str(trial.cache_reuse)]} ({size}): the first answer came after"
-    text += f" {METRICS['cold_s'].format(trial.cold_s)}"
+    seconds = signed(METRICS["cold_s"].format(trial.cold_s), trial.disturbance is not None)
+    reuse = str(trial.cache_reuse)
+    if holds(trial):
+        reuse = WHOLE
+    text = f"{REUSES[reuse]} ({size}): the first answer came after {seconds}"
     if missed:
         text += f"; missed: {listed(missed, MOST_REASONS)}"
     return text

@@ -13,6 +13,8 @@ from pathlib import Path
 GONE_POLL_S = 0.02
 #: A tree of processes is killed until there are none, because it may grow meanwhile.
 MOST_PASSES = 5
+#: The times of a process in its statistics: of itself, and of its children that have ended.
+CPU_TIMES = slice(11, 15)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -52,6 +54,25 @@ def oom_kills() -> int:
     return 0
 
 
+def statistics_of(pid: int) -> list[str]:
+    """Return the fields of a process's statistics from its state on. Raises OSError once it is
+    gone."""
+    # the command's name is in parentheses and may contain any character: split after the last
+    # parenthesis
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def cpu_s() -> float:
+    """Return for how long this process and its descendants have used cores so far."""
+    used = os.times()
+    seconds = used.user + used.system + used.children_user + used.children_system
+    ticks = 0
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # it has ended
+            ticks += sum(map(int, statistics_of(pid)[CPU_TIMES]))
+    return seconds + ticks / os.sysconf("SC_CLK_TCK")
+
+
 def process_table() -> dict[int, tuple[int, int]]:
     """Return pid -> (parent's pid, session id) of every running process that can be read."""
     table = {}
@@ -59,9 +80,7 @@ def process_table() -> dict[int, tuple[int, int]]:
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # the command's name is in parentheses and may contain any character: split after the
-            # last parenthesis
-            fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+            fields = statistics_of(int(entry.name))
             if fields[0] != "Z":
                 table[int(entry.name)] = (int(fields[1]), int(fields[3]))
     return table

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -179,6 +179,48 @@ def core_times(cores: Collection[int]) -> CoreTimes:
 
 
 @dataclass(frozen=True)
+class CoreUse:
+    """What others took of the seconds of some cores (`cores_s`, the sum of all): other processes
+    (`others_s`) and other virtual machines (`stolen_s`)."""
+
+    cores_s: float
+    others_s: float
+    stolen_s: float
+
+    def without(self, partners_s: float) -> CoreUse:
+        """Return this use if processes that used the cores for so many seconds are no others."""
+        return replace(self, others_s=max(0.0, self.others_s - partners_s))
+
+    @property
+    def others_fraction(self) -> float:
+        return self.others_s / self.cores_s
+
+    @property
+    def stolen_fraction(self) -> float:
+        return self.stolen_s / self.cores_s
+
+
+class CoreClock:
+    """Measures what runs on some cores, from now on."""
+
+    def __init__(self, cores: Collection[int]) -> None:
+        self.cores = cores
+        self.began_s = time.perf_counter()
+        self.before = core_times(cores)
+        self.process_began_s = time.process_time()
+
+    def read(self) -> CoreUse:
+        """Return what has run there so far. Others are all processes but this one."""
+        now = core_times(self.cores)
+        own_s = time.process_time() - self.process_began_s
+        return CoreUse(
+            (time.perf_counter() - self.began_s) * len(self.cores),
+            now.working_s - self.before.working_s - own_s,
+            now.stolen_s - self.before.stolen_s,
+        )
+
+
+@dataclass(frozen=True)
 class HostFacts:
     """The host while a step was timed.
 
@@ -220,9 +262,6 @@ class HostWatch:
         self.slow_works_ms: list[float] = []  # of disturbed batches
         self.calm_works_ms: list[float] = []  # after batches without waiting
         self.undisturbed_s = self.disturbed_s = 0.0  # of all batches
-        self.cores_s = 0.0  # of all cores, while they were watched
-        self.others_s = 0.0  # for which other processes used them
-        self.stolen_s = 0.0  # for which other virtual machines did
         self.limit_ms = 0.0
         self.unquiet_s = 0.0  # seconds of disturbed batches since the last undisturbed one
 
@@ -234,17 +273,11 @@ class HostWatch:
             self.choose_core()
         for _ in range(FIRST):
             self.read()
-        began_s = time.perf_counter()
-        before = core_times(self.cores)
-        process_began_s = time.process_time()
+        clock = CoreClock(self.cores)
         try:
             yield self
         finally:
-            after = core_times(self.cores)
-            own_s = time.process_time() - process_began_s
-            self.others_s = after.working_s - before.working_s - own_s
-            self.stolen_s = after.stolen_s - before.stolen_s
-            self.cores_s = (time.perf_counter() - began_s) * len(self.cores)
+            self.use = clock.read()
             os.sched_setaffinity(0, self.cores)
             self.run_queue.close()
 
@@ -348,11 +381,12 @@ class HostWatch:
         timed_s = self.undisturbed_s + self.disturbed_s
         if timed_s:
             disturbed_fraction = self.disturbed_s / timed_s
+        use = self.use.without(partner_s)
         return HostFacts(
             self.low_ms,
             high_ms,
             disturbed_fraction,
-            max(0.0, (self.others_s - partner_s) / self.cores_s),
-            self.stolen_s / self.cores_s,
+            use.others_fraction,
+            use.stolen_fraction,
             all_cores_matter=self.all_threads and self.tolerance < ANYTHING,
         )

@@ -67,9 +67,10 @@ def sentence(starts: Sequence[ColdStart]) -> str:
 def payment(start: ColdStart) -> str:
     """Return from which request on a mode pays, or why it never does, as a clause."""
     if start.requests is None or start.uptime_s is None:
-        return f"it never pays: {start.never}"
+        return f"it {marked(start, 'never')} pays: {start.never}"
     requests = marked(start, count(start.requests, "request"))
-    return f"it pays from {requests} ({duration(start.uptime_s)} of uptime) on"
+    uptime = marked(start, duration(start.uptime_s))
+    return f"it pays from {requests} ({uptime} of uptime) on"
 
 
 def seconds_of(row: LabelledResult) -> str:
@@ -118,14 +119,14 @@ def record_of(start: ColdStart) -> Record:
         seconds = row.value(part)
         text = ""
         if seconds is not None and seconds >= LEAST_S:
-            text = f"{seconds:.2f}"
+            text = signed(f"{seconds:.2f}", row.disturbance is not None)
         record[part] = Shown(seconds, text)
     requests, uptime = "", ""
     if start.requests is not None and start.uptime_s is not None:
         requests = marked(start, f"{start.requests:,}")
         uptime = marked(start, duration(start.uptime_s))
     elif start.never:
-        requests = "never"
+        requests = marked(start, "never")
     record["requests"] = Shown(start.requests, requests, hint=start.never)
     record["uptime_s"] = Shown(start.uptime_s, uptime)
     record["cache_reuse"] = row.cache_reuse

@@ -21,15 +21,16 @@ import numpy as np
 import torch
 
 from effbench.core.cell import NO_CACHE, NO_CHANGE, Cell, Status, mode_settings
-from effbench.core.disturbances import busy_host
 from effbench.core.folders import cache_home
 from effbench.core.message import DEVICE_PHASE, USE, Json, MessagePipe, TrialRequest
 from effbench.core.printable import count
 from effbench.measure.accuracy import Parts, parts
 from effbench.measure.cache_keys import differences
 from effbench.measure.gradients import recording
+from effbench.measure.host import CoreClock, CoreUse
 from effbench.measure.samples import Timing
 from effbench.measure.timing import LATENCY
+from effbench.worker import why_marked
 from effbench.worker.cold_caches import BUNDLE, PACKAGE, ColdCaches, Made, Versions
 from effbench.worker.context import TrialContext
 from effbench.worker.fresh_messages import CacheUse, FreshRequest
@@ -60,6 +61,8 @@ MADE_SCALE, SCALE = 2.0, 3.0
 RANK = 1
 #: Why a cache was not used whose keys are the same, or of which torch does not tell the keys.
 UNKNOWN = "a detail that torch does not log"
+#: Kind of cache -> why compiled C++ code is not in it.
+LACKS = {BUNDLE: " (a bundle has no compiled C++ code)"}
 #: Values of `cache_reuse`.
 WHOLE, PART, NONE = "whole", "part", "none"
 
@@ -124,9 +127,11 @@ def targets_of(module: Mapping[str, Any]) -> list[str]:
 class ColdStart:
     """A cold start. `cell`: what the measured processes run; `filling`: what the process runs that
     makes the caches. `reference`: eager's first answer; `made`: what made the caches; None without
-    them; `recompiled`: how many C++ libraries a measured process compiled."""
+    them; `use`: of the cores by others, while processes ran; `recompiled`: how many C++ libraries a
+    measured process compiled."""
 
     reference: Parts
+    use: CoreUse
     made: Made | None = None
     recompiled = 0
 
@@ -375,14 +380,17 @@ class ColdStart:
 
         folder.mkdir()
         began_s = time.perf_counter()
+        clock = CoreClock(os.sched_getaffinity(0))
         runs = run_together(requests, environment, folder, announce)
         if not is_fill:
             self.context.seconds["timing"] = time.perf_counter() - began_s
+        use = clock.read()
         for run in runs:
             if run.failure is not None:
                 self.trial.extra["traceback"] = run.failure.traceback
                 self.trial.has_library_status = run.failure.has_library_status
                 raise Ended(Status(run.failure.status), run.failure.reason)
+        self.use = use.without(sum(run.result.cpu_s for run in runs if run.result is not None))
         return runs
 
     # --- figures
@@ -396,7 +404,10 @@ class ColdStart:
             setattr(trial, f"cold_{part}_s", seconds)
         self.record_disturbance(result.waited_s)
         timing = Timing(result.steady_ms, result.enqueue_ms)
-        StepTimes({LATENCY: timing.figure(self.context.rules)}, timing).record(trial)
+        figure = timing.figure(self.context.rules)
+        if trial.disturbance is not None:
+            figure = figure.down_to_fastest()
+        StepTimes({LATENCY: figure}, timing).record(trial)
         trial.steady_call = steady_call(
             [result.sizes[-1].s * 1e3, *result.calls_ms], result.steady_ms
         )
@@ -411,14 +422,15 @@ class ColdStart:
         self.extra["effbench_s"] = result.effbench_s
 
     def record_disturbance(self, waited_s: float) -> None:
-        """Mark the times if the process waited for a core while others ran there."""
+        """Mark the times if others used the cores. `waited_s`: how long the main thread waited for
+        one."""
         trial = self.trial
-        trial.disturbed_fraction = waited_s / (trial.cold_s or 1.0)
-        # processes that start at once wait for each other
-        if not self.context.rules.discards or self.settings.get("processes", 1) > 1:
-            return
-        if trial.disturbed_fraction > self.context.rules.tolerance - 1:
-            disturbance = busy_host(f": the process waited {waited_s:.2g} s for a core")
+        # processes that start at once also wait for each other
+        fraction = min(waited_s, self.use.others_s) / (trial.cold_s or 1.0)
+        trial.disturbed_fraction = fraction
+        rules, on_cuda = self.context.rules, self.context.on_cuda
+        disturbance = why_marked.of_cold_start(self.use, fraction, rules, on_cuda)
+        if disturbance is not None:
             trial.disturbance = disturbance.text
             trial.disturbance_kind = disturbance.kind
 
@@ -434,7 +446,8 @@ class ColdStart:
                 trial.cache_reuse = PART if use.hits else NONE
                 reasons = self.missed(made, use)
             elif self.recompiled:
-                reasons = [count(self.recompiled, "compiled C++ file")]
+                trial.cache_reuse = PART
+                reasons = [f"{count(self.recompiled, 'C++ file')}{LACKS.get(self.cache, '')}"]
         self.extra["missed"] = reasons
 
     def missed(self, made: Made, use: CacheUse) -> list[str]:

@@ -95,15 +95,16 @@ class FreshResult:
 
     `seconds`: those of the compiler within the last part, by name; `compiler_imports_s`: those of
     importing its modules there; `effbench_s`: of the imports, those of effbench; `waited_s`: how
-    long the main thread waited for a core until the answer; `calls_ms`: calls 2 to 10; `steady_ms`,
-    `enqueue_ms`: the samples of calls in the steady state; `degraded`: why it did not run as
-    its mode's name says, or None.
+    long the main thread waited for a core until the answer; `cpu_s`: for how long the process and
+    its descendants used cores; `calls_ms`: calls 2 to 10; `steady_ms`, `enqueue_ms`: the samples of
+    calls in the steady state; `degraded`: why it did not run as its mode's name says, or None.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     effbench_s: float = 0.0
     compiler_imports_s: float = 0.0
     waited_s: float = 0.0
+    cpu_s: float = 0.0
     sizes: list[PreparedSize] = field(default_factory=list)
     cache: CacheUse | None = None
     calls_ms: list[float] = field(default_factory=list)

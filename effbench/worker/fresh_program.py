@@ -96,10 +96,13 @@ class FreshProgram:
             self.load()
             self.end(LOAD)
         self.observe_first_call()
+        from effbench.core import processes
+
         if self.request.save_bundle:
             self.save_bundle(self.request.save_bundle)
         else:
             self.time_calls()
+        self.result.cpu_s = processes.cpu_s()
         self.pipe.send(result=asdict(self.result))
 
     # --- the parts

@@ -1,7 +1,8 @@
 """Why a figure is marked: the possible reasons for each kind of figure, in order of precedence.
 
 `of_times`: the times of a trial that was timed alone. `of_speedup`: the speedup of pairs.
-`of_duet`: the times of a member of a duet. Each returns the first reason that applies, or None.
+`of_duet`: the times of a member of a duet. `of_cold_start`: the times of fresh processes. Each
+returns the first reason that applies, or None.
 
 The parts of a trial supply the facts: `TimingFigure` has too few undisturbed samples
 (`is_marked`), or several speeds (`varies`); `GpuWatch` tells what disturbed the GPU, and
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from effbench.core.disturbances import Disturbance, DisturbanceKind, busy_host
 from effbench.core.printable import count
 from effbench.core.quantities import percent, significant
-from effbench.measure.host import HostFacts
+from effbench.measure.host import ANYTHING, CoreUse, HostFacts
 from effbench.measure.rules import Rules
 from effbench.measure.samples import TimingFigure
 from effbench.measure.timing import HOST_BOUND
@@ -38,6 +39,9 @@ UNEVEN = 3.0
 #: Fraction of the cores' time that may be stolen. At 30 % the median of two threads' work is about
 #: right, at 35 % it is a third too long, and at 50 % ten times.
 TAKEN = 0.1
+#: Fraction of a cold start for which its main thread may wait for a core. On an idle machine it
+#: waits for less than 1 %, and the first answer scatters by 15 % between processes anyway.
+STARTED_LATE = 0.1
 #: Fewer samples have no interval of their median.
 FEWEST_OF_ONE = 6
 #: Maximum ratio of enqueue time to period. On an undisturbed host it is at most 1.2.
@@ -131,6 +135,28 @@ def of_duet(
     return first(reasons)
 
 
+def of_cold_start(
+    use: CoreUse, waited_fraction: float, rules: Rules, on_cuda: bool
+) -> Disturbance | None:
+    """Return why the times of fresh processes are marked, or None. `use`: of the cores, until the
+    processes have ended; `waited_fraction`: of the cold start, for which the main thread waited for
+    a core because other processes ran there.
+
+    Fixed work in the process that waits for the answer tells nothing: it wakes up an idle core, so
+    that it is slower on a quiet machine than on a busy one.
+    """
+    if rules.tolerance >= ANYTHING:
+        return None
+    reasons = [taken_by_others(use)]
+    if not on_cuda:
+        # they may leave the start a core of its own, but not the threads of later calls
+        reasons.append(crowded(use, CROWDED_IF_SENSITIVE))
+    if waited_fraction > STARTED_LATE:
+        waited = percent(waited_fraction)
+        reasons.append(busy_host(f": the process waited for a core for {waited} of its start"))
+    return first(reasons)
+
+
 def first(reasons: Iterable[Disturbance | None]) -> Disturbance | None:
     return next(filter(None, reasons), None)
 
@@ -162,20 +188,33 @@ def busy_cores(
     if is_single or has_short_calls:
         most_others = CROWDED_IF_SENSITIVE
     stolen = stolen_time(host)
-    if stolen is not None:
-        return stolen
-    if host.others_fraction > most_others:
-        return busy_host(f": other processes used {percent(host.others_fraction)} of the cores")
+    others = crowded(host, most_others)
+    if stolen is not None or others is not None:
+        return stolen or others
     if is_single and host.high_ms is not None and host.high_ms > UNEVEN * host.low_ms:
         return busy_host(f": its speed changed by {host.high_ms / host.low_ms:.1f} ×")
     return None
 
 
-def stolen_time(host: HostFacts) -> Disturbance | None:
-    """Return that other virtual machines took too much of the cores' time."""
-    if not host.all_cores_matter or host.stolen_fraction <= TAKEN:
+def crowded(use: HostFacts | CoreUse, most: float) -> Disturbance | None:
+    """Return that other processes used more than this fraction of the cores."""
+    if use.others_fraction <= most:
         return None
-    stolen = percent(host.stolen_fraction)
+    return busy_host(f": other processes used {percent(use.others_fraction)} of the cores")
+
+
+def stolen_time(host: HostFacts) -> Disturbance | None:
+    """Return that other virtual machines took too much of the cores' time, if it matters."""
+    if not host.all_cores_matter:
+        return None
+    return taken_by_others(host)
+
+
+def taken_by_others(use: HostFacts | CoreUse) -> Disturbance | None:
+    """Return that other virtual machines took too much of the cores' time."""
+    if use.stolen_fraction <= TAKEN:
+        return None
+    stolen = percent(use.stolen_fraction)
     return busy_host(f": other virtual machines took {stolen} of the cores' time")
 
 

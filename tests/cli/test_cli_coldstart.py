@@ -6,10 +6,11 @@ import pytest
 from made_coldstarts import STARTS, a_start, started
 from made_sweeps import a_cell
 
-from effbench.cli.coldstart import DEFAULTS, words_of
+from effbench.cli.coldstart import DEFAULTS, folder_sentence, holds, words_of
 from effbench.cli.main import parser_of
 from effbench.config.launch import jobs_of
 from effbench.config.overrides import read
+from effbench.core.cell import Status, Trial
 
 
 @pytest.fixture
@@ -130,3 +131,31 @@ def test_the_sweep(monkeypatch, tmp_path, words, cells):
 def test_a_given_protocol_has_its_own_rounds():
     args = parser_of("coldstart").parse_args(["tiny", "protocol=standard"])
     assert not any(word.startswith("protocol.rounds") for word in words_of(args, DEFAULTS))
+
+
+CPP = ["3 C++ files (a bundle has no compiled C++ code)"]
+
+
+@pytest.mark.parametrize(
+    ("reuse", "misses", "missed", "begins"),
+    [
+        ("whole", 0, [], "The cache holds"),
+        ("whole", None, [], "The cache holds"),
+        ("part", 0, CPP, "The cache holds"),
+        ("part", 1, ["why"], "A part of the cache was used"),
+        ("none", 2, ["why"], "The cache was not used"),
+    ],
+    ids=["whole", "a package", "a bundle on the CPU", "a graph misses", "all graphs miss"],
+)
+def test_a_cache_holds_if_nothing_that_it_has_misses(reuse, misses, missed, begins):
+    trial = Trial("cell", 0, Status.OK, cold_s=9.0, cache_bytes=1024, cache_reuse=reuse)
+    trial.cache_misses = misses
+    sentence = folder_sentence(trial, missed)
+    assert sentence.startswith(f"{begins} (1.00 KiB): the first answer came after 9.00 s")
+    assert sentence.endswith("".join(missed))
+    assert holds(trial) is (begins == "The cache holds")
+
+
+def test_the_seconds_of_a_disturbed_start_are_marked():
+    trial = Trial("cell", 0, Status.OK, cold_s=9.0, cache_reuse="whole", disturbance="host busy")
+    assert folder_sentence(trial, []).endswith("came after ~9.00 s")

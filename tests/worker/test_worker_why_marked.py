@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from effbench.core.disturbances import busy_host
-from effbench.measure.host import HostFacts
+from effbench.measure.host import CoreUse, HostFacts
 from effbench.measure.rules import Rules
-from effbench.worker.why_marked import busy_cores, stolen_time
+from effbench.worker.why_marked import busy_cores, of_cold_start, stolen_time
 
 SINGLE, SEVERAL = Rules(rounds=1), Rules(rounds=3)
 #: Nobody else uses the cores.
@@ -48,3 +48,25 @@ def test_time_that_other_virtual_machines_took(fraction, expected):
     host = replace(QUIET, stolen_fraction=fraction)
     assert busy_cores(host, SEVERAL) == stolen_time(host) == expected
     assert stolen_time(replace(host, all_cores_matter=False)) is None
+
+
+WAITED = busy_host(": the process waited for a core for 40 % of its start")
+HALF = busy_host(": other processes used 50 % of the cores")
+STOLEN = busy_host(": other virtual machines took 20 % of the cores' time")
+
+
+@pytest.mark.parametrize(
+    ("use", "waited", "on_cpu", "on_cuda"),
+    [
+        (CoreUse(4.0, 0.08, 0.04), 0.01, None, None),
+        (CoreUse(8.0, 4.0, 0.0), 0.04, HALF, None),
+        (CoreUse(8.0, 4.0, 0.0), 0.4, HALF, WAITED),
+        (CoreUse(64.0, 2.0, 0.0), 0.4, WAITED, WAITED),
+        (CoreUse(4.0, 0.0, 0.8), 0.0, STOLEN, STOLEN),
+    ],
+    ids=["idle", "a loop on another core", "a loop on each core", "many cores", "stolen"],
+)
+def test_a_cold_start_is_marked_if_others_used_its_cores(use, waited, on_cpu, on_cuda):
+    assert of_cold_start(use, waited, SEVERAL, on_cuda=False) == on_cpu
+    assert of_cold_start(use, waited, SEVERAL, on_cuda=True) == on_cuda
+    assert of_cold_start(use, waited, Rules(host_tolerance=1000.0), on_cuda=False) is None
