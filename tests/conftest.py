@@ -81,9 +81,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     at the end."""
     rank = {name: number for number, name in enumerate(LONGEST)}
 
-    def place(item: pytest.Item) -> int:
+    def place(item: pytest.Item) -> tuple[int, str]:
         of_folder = rank.get(item.path.parent.name, len(LONGEST))
-        return rank.get(item.path.name, of_folder)
+        return rank.get(item.path.name, of_folder), str(item.path)
 
     items.sort(key=place)
 
@@ -174,9 +174,20 @@ def skipped_without_extra(
     return report
 
 
+def start_elsewhere(children: list[pytest.Item | pytest.Collector]) -> None:
+    """Let each process of pytest-xdist collect the files of a folder from another one on: what one
+    of them has compiled, the others read. At the same time each would compile all."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    begin = len(children) * int(worker.removeprefix("gw")) // count
+    children[:] = children[begin:] + children[:begin]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     report = yield
+    if isinstance(collector, pytest.Directory):
+        start_elsewhere(report.result)
     return skipped_without_extra(report, str(report.longrepr), collector.path)
 
 
