@@ -27,7 +27,8 @@ def test_a_cache_is_made(made):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("bs", "code", "reuse", "missed"), [("bs=1", 0, "whole", ""), ("bs=4", 1, "none", "now (4, ")]
+    ("bs", "code", "reuse", "missed"),
+    [("bs=1", 0, "part", "C++ file"), ("bs=4", 1, "none", "now (4, ")],
 )
 def test_a_cache_is_tried(made, bs, code, reuse, missed):
     done = made.run("coldstart", "tiny", bs, *QUICK, "--try", "cache", "--format", "json")
