@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from effbench.analysis.advice import QUANTITIES, Question, recommend, rows_at, sweep_with
+from effbench.analysis.predict import shipped
 from effbench.cli import options
 from effbench.cli.show import how_to_resume
 from effbench.core.errors import UsageError
 from effbench.core.labels import LabelledResult
 from effbench.core.table import as_json
 from effbench.core.terminal import escape
-from effbench.render.advice import Advice, mode_advice
+from effbench.render.advice import Advice, mode_advice, prediction_advice
 from effbench.render.tables import rows_of
 from effbench.store.store import Store
 
@@ -42,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL [OVERRIDE]",
         help="model to measure, as in model=MODEL, and overrides as in a sweep: bs=8"
         " mode=eager,default dtype=float32",
+    )
+    add(
+        "--predict",
+        action="store_true",
+        help="run MODEL once in eager and predict the latencies of other modes",
     )
     options.add_config_dir(parser)
     add(
@@ -75,7 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    advice = advise_model(args) if args.words else advise_mode(args)
+    if args.predict:
+        advice = advise_by_prediction(args)
+    else:
+        advice = advise_model(args) if args.words else advise_mode(args)
     if args.format == "json":
         options.write(as_json(advice.data), args)
         return 0
@@ -116,24 +125,38 @@ def advice_from(
 
 def advise_model(args: argparse.Namespace) -> Advice:
     """Recommend the mode of a model after a short sweep."""
-    matrix = matrix_of(args)
-    short = ["sweep.name=advise"]
-    if not any(word.startswith("protocol=") for word in matrix):
-        short += ["protocol=quick", f"protocol.rounds={ROUNDS}"]
-    outcome = sweep_now([*short, *matrix], args)
+    outcome = sweep_now("advise", ROUNDS, matrix_of(args), args)
     sweep_id = outcome.sweep_id
     with Store.open(outcome.db, mode="read") as store:
         rows = rows_at(rows_of(store, store.find_sweep(sweep_id)))
     return advice_from(rows, args, sweep_id, "measured now")
 
 
-def sweep_now(words: Sequence[str], args: argparse.Namespace) -> Outcome:
-    """Run the sweep of these overrides, whose failed cells are results, and return its outcome.
+def advise_by_prediction(args: argparse.Namespace) -> Advice:
+    """Predict the modes of a model from one trial in eager."""
+    matrix = matrix_of(args)
+    is_limited = args.calls or args.memory or args.metric != "latency"
+    if is_limited or any(word.startswith("mode=") for word in args.words):
+        raise UsageError(
+            "--predict predicts latencies from eager: omit mode=, --calls, --memory, --metric"
+        )
+    outcome = sweep_now("predict", 1, [*matrix, "mode=eager"], args)
+    with Store.open(outcome.db, mode="read") as store:
+        eager = rows_at(rows_of(store, store.find_sweep(outcome.sweep_id)))[0]
+        predictions = shipped().predict(eager, store.trials(outcome.sweep_id)[-1])
+    return prediction_advice(eager, predictions)
+
+
+def sweep_now(name: str, rounds: int, matrix: Sequence[str], args: argparse.Namespace) -> Outcome:
+    """Run a short sweep of these overrides, whose failed cells are results, and return its outcome.
     Raises UsageError if they run no sweep, and KeyboardInterrupt if it was interrupted."""
     from effbench.config.launch import hydra_sweep
 
+    words = ["-m", "on_failure=ignore", f"sweep.name={name}"]
+    if not any(word.startswith("protocol=") for word in matrix):
+        words += ["protocol=quick", f"protocol.rounds={rounds}"]
     is_quiet = args.format != "table" or args.out is not None
-    outcome = hydra_sweep(["-m", "on_failure=ignore", *words], quiet=is_quiet)
+    outcome = hydra_sweep([*words, *matrix], quiet=is_quiet)
     if outcome is None:
         raise UsageError("these overrides run no sweep")
     if outcome.state == "interrupted":
@@ -151,7 +174,7 @@ def matrix_of(args: argparse.Namespace) -> list[str]:
     overrides = [parse(word) for word in args.words if word not in models]
     check_words(args, models, overrides)
     matrix = [f"model={models[0]}"]
-    if all(word.key != "mode" for word in overrides):
+    if not args.predict and all(word.key != "mode" for word in overrides):
         matrix.append(f"mode={CANDIDATES}")
     if args.bs:
         matrix.append(f"bs={args.bs}")

@@ -1,4 +1,4 @@
-"""Advice as a sentence with its evidence: which mode to run."""
+"""Advice as a sentence with its evidence: which mode to run, measured or predicted."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from effbench.analysis.advice import Candidate, Recommendation
-from effbench.core.metrics import METRICS, SPEEDUPS
+from effbench.analysis.predict import Predictions
+from effbench.core.labels import LabelledResult
+from effbench.core.metrics import METRICS, SPEEDUPS, why_marked
 from effbench.core.table import Column, Record, Shown, Table
 from effbench.render.marks import Estimate
 from effbench.render.reasons import reason_of
 
+#: How far to trust predictions.
+LEFT_OUT = (
+    "nothing was compiled; such intervals held 80 % of speedups of networks left out of the fit"
+)
 MEASURE_AGAIN = "measure again when the machine is quiet"
 
 
@@ -138,3 +144,28 @@ def seconds(value: float) -> str:
     if value < 0.001:
         return "< 1 ms"
     return f"{value:.2g} s"
+
+
+def prediction_advice(eager: LabelledResult, predictions: Predictions) -> Advice:
+    """Return the predictions from a result in eager."""
+    mark = why_marked(eager, "latency_ms")
+    rows = []
+    for mode in predictions.ranked:
+        speedup = Estimate("speedup", mode.speedup, mode.low, mode.high, mark).shown
+        rows.append((mode.mode, formatted("latency_ms", mode.latency_ms), speedup))
+    columns = [Column("mode"), Column("latency", numeric=True), Column("speedup", numeric=True)]
+    table = Table.of(columns, rows)
+    first, _, speedup = rows[0]
+    answer = (
+        f"{eager.case} at bs {eager.bs}: {first} is predicted to have {speedup.line} the speed of"
+        " eager in latency"
+    )
+    if predictions.rivals:
+        names = ", ".join(rival.mode for rival in predictions.rivals)
+        answer += f"; {names} may be faster"
+    lines = [f"not predicted: {mode} ({why})" for mode, why in predictions.unsure.items()]
+    lines.append(LEFT_OUT)
+    if mark:
+        lines.append(f"~: {mark}; {MEASURE_AGAIN}")
+    data = {"answer": answer, "modes": table.records(), "not_predicted": predictions.unsure}
+    return Advice(f"{answer}.", table, lines, data)

@@ -5,7 +5,11 @@ import json
 import pytest
 from made_sweeps import MIB, a_cell, copied
 
+from effbench.analysis.advice import rows_at
+from effbench.analysis.predict import shipped as shipped_fit
 from effbench.core.settings import shipped
+from effbench.render.advice import prediction_advice
+from effbench.store import Store
 
 
 def figures(ms):
@@ -167,3 +171,29 @@ ONE_MODEL = "advise mode measures one model"
 def test_refusals_for_a_model(cli, words, expected):
     done = cli.run("advise", "mode", *words.split())
     assert (done.code, done.out) == (2, "") and expected in done.err
+
+
+def test_without_a_gpu_nothing_is_predicted(measured):
+    words = ("advise", "mode", "score", "bs=2", "--predict", "--config-dir=conf")
+    done = measured.run(*words, *measured.tiny[1:], "dtype=float32")
+    assert done.code == 3
+    assert "no prediction: fitted on calls of inference in bfloat16 on one NVIDIA" in done.err
+
+
+def test_predictions_are_printed(made):
+    cell = a_cell("eager", "net")
+    kernels = [{"name": "nvjet_64x8", "count": 8.0, "ms": 0.9}]
+    figures = {"enqueue_ms": 0.3, "latency_ms": 4.0, "extra": {"profile": {"top": kernels}}}
+    sweep_id = made.sweep({cell: figures}, rounds=1)
+    with Store.open(made.path) as store:
+        eager = rows_at(store.results(sweep_id))[0]
+        found = prediction_advice(eager, shipped_fit().predict(eager, store.trials(sweep_id)[-1]))
+    assert found.answer.startswith("net at bs 8: compile+graph is predicted to have 4.25× (")
+    assert "may be faster." in found.answer
+    assert [*found.data["modes"][0]] == ["mode", "latency", "speedup"]
+
+
+@pytest.mark.parametrize("word", ["mode=eager", "--calls=9", "--memory=1", "--metric=period"])
+def test_predictions_are_of_latencies_from_eager(cli, word):
+    done = cli.run("advise", "mode", "tiny", "--predict", word)
+    assert done.code == 2 and "omit mode=, --calls, --memory, --metric" in done.err
