@@ -160,12 +160,16 @@ def left_out(rows: Sequence[Row]) -> list[tuple[Row, ModeFit]]:
     return pairs
 
 
+def by_mode(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each mode, in the order of MODES."""
+    of_modes = grouped(rows, lambda row: row.result.mode)
+    return {mode: of_modes[mode] for mode in MODES if mode in of_modes}
+
+
 def fit_all(rows: Sequence[Row]) -> Predictor:
     """Fit the modes that can be predicted, with bounds from the networks that were left out."""
     modes = {}
-    by_mode = grouped(rows, lambda row: row.result.mode)
-    for mode in sorted(by_mode, key=MODES.index):
-        of_mode = by_mode[mode]
+    for mode, of_mode in by_mode(rows).items():
         ratios = np.array(
             [row.speedup / predicted(row, fitted) for row, fitted in left_out(of_mode)]
         )
@@ -194,7 +198,7 @@ def median_of_others(rows: Sequence[Row], row: Row) -> float:
 def error_table(rows: Sequence[Row]) -> Table:
     """Return the errors of each mode for networks that were left out, by way of prediction."""
     lines = []
-    for mode, of_mode in grouped(rows, lambda row: row.result.mode).items():
+    for mode, of_mode in by_mode(rows).items():
         pairs = left_out(of_mode)
         ways = {
             MEDIAN: [(row, median_of_others(of_mode, row)) for row in of_mode],
@@ -258,41 +262,54 @@ def fit_table(predictor: Predictor) -> Table:
     return Table(columns, lines)
 
 
-def choice_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield how often the mode with the highest predicted speedup was the fastest, by the set of
-    modes that were measured together, and what always choosing one mode costs instead."""
-    by_mode = grouped(rows, lambda row: row.result.mode)
-    pairs = [pair for of_mode in by_mode.values() for pair in left_out(of_mode)]
+CHOICES = [
+    Column("modes", "measured together"),
+    Column("points", numeric=True),
+    Column("way", "chosen by"),
+    Column("hits", "the fastest", numeric=True),
+    Column("mean", "latency ÷ the fastest's, mean", numeric=True),
+    Column("worst", "largest", numeric=True),
+]
+#: Fewer points at which the same modes were measured say nothing of choices.
+LEAST_POINTS = 20
+
+
+def choice_table(rows: Sequence[Row]) -> Table:
+    """Return how good the mode with the highest predicted speedup is, and how good each mode is
+    that is always chosen, where several modes were measured together."""
+    pairs = [pair for of_mode in by_mode(rows).values() for pair in left_out(of_mode)]
     points = grouped(pairs, lambda pair: pair[0].point).values()
-    by_modes = grouped(points, lambda point: tuple(sorted(row.result.mode for row, _ in point)))
+    by_modes = grouped(points, lambda point: tuple(row.result.mode for row, _ in point))
+    lines = []
     for modes, alike in by_modes.items():
-        if len(alike) < 20:
+        if len(modes) == 1 or len(alike) < LEAST_POINTS:
             continue
-        losses = []
-        fixed: dict[str, list[float]] = {mode: [] for mode in modes}
+        losses: dict[str, list[float]] = {name: [] for name in (CHOSEN, *modes)}
         for point in alike:
-            speedups = {row.result.mode: row.speedup for row, _ in point}
+            speedups = {row.result.mode: row.speedup for row, _ in point} | {"eager": 1.0}
             guesses = {row.result.mode: predicted(row, fitted) for row, fitted in point}
-            best = max(1.0, *speedups.values())
-            chosen = max(guesses, key=lambda mode: guesses[mode])
-            taken = speedups[chosen] if guesses[chosen] > 1 else 1.0
-            losses.append(best / taken)
+            guesses["eager"] = 1.0
+            best = max(speedups.values())
+            losses[CHOSEN].append(best / speedups[max(guesses, key=lambda mode: guesses[mode])])
             for mode in modes:
-                fixed[mode].append(best / speedups[mode])
-        hits = sum(loss == 1 for loss in losses)
-        always = min(fixed, key=lambda mode: float(np.mean(fixed[mode])))
-        yield (
-            f"- {', '.join(modes)}: the fastest one is predicted at {hits} of {len(losses)} points;"
-            f" the predicted one takes at most {max(losses):.2f} times its latency. {always} is"
-            f" the fastest at {sum(loss == 1 for loss in fixed[always])}, and takes at most"
-            f" {max(fixed[always]):.2f} times."
-        )
+                losses[mode].append(best / speedups[mode])
+        for way, of_way in losses.items():
+            line = {
+                "modes": ", ".join(modes),
+                "points": str(len(alike)),
+                "way": way if way == CHOSEN else f"always {way}",
+                "hits": str(sum(loss == 1 for loss in of_way)),
+                "mean": f"{np.mean(of_way):.2f}",
+                "worst": f"{max(of_way):.2f}",
+            }
+            lines.append(line)
+    return Table(CHOICES, lines)
 
 
 def report_on_other(rows: Sequence[Row], predictor: Predictor) -> Table:
     """Return the errors of the stored fit on other sweeps."""
     lines = []
-    for mode, of_mode in grouped(rows, lambda row: row.result.mode).items():
+    for mode, of_mode in by_mode(rows).items():
         fitted = predictor.modes.get(mode)
         if fitted is None:
             continue
@@ -315,7 +332,7 @@ def main() -> None:
     predictor = fit_all(rows)
     print(error_table(rows).render("markdown"))
     print(fit_table(predictor).render("markdown"))
-    print("\n".join(choice_lines(rows)))
+    print(choice_table(rows).render("markdown"))
     if args.write:
         DATA.write_bytes(msgspec.json.format(msgspec.json.encode(rounded(predictor)), indent=1))
 

@@ -15,7 +15,8 @@ from effbench.render.reasons import reason_of
 
 #: How far to trust predictions.
 LEFT_OUT = (
-    "nothing was compiled; such intervals held 80 % of speedups of networks left out of the fit"
+    "nothing was compiled: this assumes no graph breaks; for networks left out of the fit, such"
+    " intervals held 80 % of the speedups"
 )
 MEASURE_AGAIN = "measure again when the machine is quiet"
 
