@@ -145,8 +145,9 @@ class Predictor(msgspec.Struct):
     def predict(self, result: Result, trial: Trial) -> Predictions:
         """Predict the speedup of each mode that was fitted on similar networks, from a result in
         eager and its trial. Raises NothingFoundError if there is none."""
-        is_one_call = result.phase == "inference" and not result.params.keys() & OTHER_CALLS
-        if not is_one_call or result.gpu_name not in self.gpus or result.dtype != self.dtype:
+        changed = result.params.keys() & OTHER_CALLS or "quantize" in result.params["numerics"]
+        is_plain = result.phase == "inference" and not changed
+        if not is_plain or result.gpu_name not in self.gpus or result.dtype != self.dtype:
             fitted = f"calls of inference in {self.dtype} on one {' or '.join(self.gpus)}"
             raise NothingFoundError(f"no prediction: fitted on {fitted}")
         eager = EagerProfile.of(result, trial)

@@ -125,7 +125,7 @@ def advice_from(
 
 def advise_model(args: argparse.Namespace) -> Advice:
     """Recommend the mode of a model after a short sweep."""
-    outcome = sweep_now("advise", ROUNDS, matrix_of(args), args)
+    outcome = short_sweep("advise", ROUNDS, matrix_of(args), args)
     sweep_id = outcome.sweep_id
     with Store.open(outcome.db, mode="read") as store:
         rows = rows_at(rows_of(store, store.find_sweep(sweep_id)))
@@ -140,23 +140,28 @@ def advise_by_prediction(args: argparse.Namespace) -> Advice:
         raise UsageError(
             "--predict predicts latencies from eager: omit mode=, --calls, --memory, --metric"
         )
-    outcome = sweep_now("predict", 1, [*matrix, "mode=eager"], args)
+    outcome = short_sweep("predict", 1, [*matrix, "mode=eager"], args)
     with Store.open(outcome.db, mode="read") as store:
         eager = rows_at(rows_of(store, store.find_sweep(outcome.sweep_id)))[0]
         predictions = shipped().predict(eager, store.trials(outcome.sweep_id)[-1])
     return prediction_advice(eager, predictions)
 
 
-def sweep_now(name: str, rounds: int, matrix: Sequence[str], args: argparse.Namespace) -> Outcome:
-    """Run a short sweep of these overrides, whose failed cells are results, and return its outcome.
+def short_sweep(name: str, rounds: int, matrix: Sequence[str], args: argparse.Namespace) -> Outcome:
+    """Run a sweep of this name, short unless the overrides have a protocol."""
+    words = [f"sweep.name={name}"]
+    if not any(word.startswith("protocol=") for word in matrix):
+        words += ["protocol=quick", f"protocol.rounds={rounds}"]
+    return sweep_now([*words, *matrix], args)
+
+
+def sweep_now(words: Sequence[str], args: argparse.Namespace) -> Outcome:
+    """Run the sweep of these overrides, whose failed cells are results, and return its outcome.
     Raises UsageError if they run no sweep, and KeyboardInterrupt if it was interrupted."""
     from effbench.config.launch import hydra_sweep
 
-    words = ["-m", "on_failure=ignore", f"sweep.name={name}"]
-    if not any(word.startswith("protocol=") for word in matrix):
-        words += ["protocol=quick", f"protocol.rounds={rounds}"]
     is_quiet = args.format != "table" or args.out is not None
-    outcome = hydra_sweep([*words, *matrix], quiet=is_quiet)
+    outcome = hydra_sweep(["-m", "on_failure=ignore", *words], quiet=is_quiet)
     if outcome is None:
         raise UsageError("these overrides run no sweep")
     if outcome.state == "interrupted":

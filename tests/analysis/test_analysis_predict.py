@@ -15,6 +15,8 @@ KERNELS = [
     {"name": "vectorized_elementwise_kernel", "count": 40.0, "ms": 3.5},
 ]
 
+PARAMS = {"numerics": {"tf32": False}}
+
 
 def eager(**changed):
     fields = {
@@ -25,6 +27,7 @@ def eager(**changed):
         "gpu_busy_ms": 10.0,
         "enqueue_ms": 2.0,
         "kernels": 100,
+        "params": PARAMS,
     }
     return a_result(**fields | changed)
 
@@ -77,8 +80,9 @@ def test_modes_are_ranked_with_those_that_may_be_faster():
         {"gpu_name": None},
         {"dtype": "float32"},
         {"phase": "training"},
-        {"params": {"stream": {"name": "uniform"}}},
-        {"params": {"parallel": "tensor(2)"}},
+        {"params": PARAMS | {"stream": {"name": "uniform"}}},
+        {"params": PARAMS | {"parallel": "tensor(2)"}},
+        {"params": {"numerics": {"quantize": "int8"}}},
     ],
 )
 def test_nothing_was_fitted_there(changed):
