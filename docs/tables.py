@@ -118,12 +118,19 @@ COLUMNS = {
 #: What modes and models need besides torch.
 NEEDS = {
     "aot-inductor": "g++; on CUDA also CUDA's headers, Triton and a C compiler",
-    **dict.fromkeys(("compile+graph", "default+graph"), "CUDA, Triton, a C compiler"),
+    **dict.fromkeys(
+        ("compile+graph", "default+graph", "default+piecewise", "partition-graph"),
+        "CUDA, Triton, a C compiler",
+    ),
     "default": "a C++ compiler on the CPU; Triton and a C compiler on CUDA",
-    **dict.fromkeys(("max-autotune", "max-autotune-no-cudagraphs", "regional"), "as `default`"),
+    **dict.fromkeys(
+        ("lite", "max-autotune", "max-autotune-no-cudagraphs", "regional"), "as `default`"
+    ),
     "cpp-wrapper": "g++; otherwise as `default`",
     "reduce-overhead": "CUDA, Triton, a C compiler",
-    **dict.fromkeys(("bucketed-graph", "cuda-graph", "cudagraphs", "pointer-chase"), "CUDA"),
+    **dict.fromkeys(
+        ("bucketed-graph", "cuda-graph", "cudagraphs", "piecewise-graph", "pointer-chase"), "CUDA"
+    ),
     **dict.fromkeys(("resnet18", "resnet50", "mobilenetv3", "vit-b"), "torchvision"),
     **{name: name for name in ("torchvision", "timm", "transformers")},
     "bert-base": "transformers",

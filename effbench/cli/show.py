@@ -58,9 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--metric",
+        nargs="+",
         choices=METRICS,
         metavar="NAME",
-        help="metric to show (default: speedup, of latency and period; latency_ms if nothing has"
+        help="metrics to show (default: speedup, of latency and period; latency_ms if nothing has"
         f" one); one of: {', '.join(METRICS)}",
     )
     which.add_argument(
@@ -82,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     if args.why:
         write_bottlenecks(rows, parts, args)
         return 0
-    table = speedup_table(rows, args.metric, sweep.baseline_mode)
+    metric, *others = args.metric or [None]
+    table = speedup_table(rows, metric, sweep.baseline_mode, others)
     if args.format == "table":
         with options.console(args) as console:
             show(console, sweep, rows, table, remarks)
@@ -182,15 +184,18 @@ def title_of(sweep: SweepInfo, rows: LabelledResults) -> str:
 
 def about(table: SpeedupTable) -> list[str]:
     """Return what the figures of a table are; nothing if it has none."""
-    metric = METRICS[table.metrics[0]]
     if not table.has_figures:
         return []
-    if metric.name == "speedup":
+    if table.metrics[0] == "speedup":
         return [f"× against {table.baseline_mode}, whose column shows its times"]
-    text = f"{metric.title}: {metric.help}"
-    if metric.better is not Better.NEITHER:
-        text += f"; {metric.better} is better"
-    return [text]
+    texts = []
+    for name in table.metrics:
+        metric = METRICS[name]
+        text = f"{metric.title}: {metric.help}"
+        if metric.better is not Better.NEITHER:
+            text += f"; {metric.better} is better"
+        texts.append(text)
+    return texts
 
 
 def best_modes(table: SpeedupTable) -> list[str]:

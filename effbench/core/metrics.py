@@ -317,7 +317,7 @@ class TrialFigures:
         "cold start: capture",
         unit="s",
         combine="median",
-        help="capturing CUDA graphs",
+        help="capturing CUDA graphs; also outside cold starts",
     )
     cold_first_call_s: Number = metric(
         "cold start: first call",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,9 @@ LOGGERS = (
     "torch._inductor.cudagraph_utils.__perf_hints",  # torch 2.11
     "torch._dynamo.convert_frame",
 )
+
+#: How Inductor's reasons for leaving out operators begin if it was asked to.
+WANTED = "custom partition op"
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Observer(logging.Handler):
     torch only logs.
 
     With `dynamo` it also counts the parts of graphs that should run as CUDA graphs, and the
-    `captured` ones among them. If Inductor splits a graph (torch >= 2.9), it neither counts a skip
+    `captured` ones among them. A mode may leave parts out on purpose (`leaves_parts`), such as
+    `partition_ops`. If Inductor splits a graph (torch >= 2.9), it neither counts a skip
     nor logs a warning, so the parts are counted where Inductor wraps them, also for cached graphs.
     `part_reasons` are only known if Inductor compiles.
     """
@@ -86,6 +90,8 @@ class Observer(logging.Handler):
         super().__init__(logging.WARNING)
         self.dynamo = dynamo
         self.parts = self.captured = 0
+        self.leaves_parts = False
+        self.partition_ops: Sequence[str] = ()
         self.fallback: str | None = None
         # distinct texts in order
         self.cudagraph_skips: dict[str, None] = {}
@@ -181,6 +187,11 @@ class Observer(logging.Handler):
             text = f"{counters.cudagraph_skips} graph(s) ran without a CUDA graph"
             return with_reasons(text, self.cudagraph_skips)
         left_out = self.parts - self.captured
+        if self.partition_ops and left_out == 0 and self.parts:
+            return f"Inductor found no operator to split at: {', '.join(self.partition_ops)}"
+        unexpected = [reason for reason in self.part_reasons if not reason.startswith(WANTED)]
+        if self.leaves_parts and self.captured and not unexpected:
+            return None
         if left_out > 0:
             text = f"{left_out} of {self.parts} parts ran outside a CUDA graph"
             # torch < 2.12 only logs them

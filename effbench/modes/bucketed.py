@@ -17,13 +17,11 @@ from torch.utils._pytree import tree_map, tree_map_only
 from effbench.core.buckets import bucket_of, capture_sizes, usage
 from effbench.core.errors import UnsupportedError
 from effbench.measure.timing import no_garbage_collection
-from effbench.models.inputs import Args, Inputs, Kwargs, Step, as_arguments
+from effbench.models.inputs import Inputs, as_arguments
 from effbench.modes.base import AtLeast0, Example, Facts, Mode, Prepared, needs_cuda
 from effbench.modes.compiled import Compiled
-from effbench.modes.graphs import Captured, GraphCapture
+from effbench.modes.graphs import Capture, Captured, GraphCapture
 
-#: Captures a function with static inputs, like GraphCapture.
-Capture = Callable[[Step, Args, Kwargs], Captured]
 #: Each captured size is a compilation, and Dynamo gives up after 8 of a function by default.
 COMPILATIONS = {"recompile_limit": 10_000, "accumulated_recompile_limit": 10_000}
 

@@ -11,17 +11,18 @@ from torch import nn
 
 from effbench.models.inputs import Step
 from effbench.modes.base import Example, Mode, Prepared, needs_compiler, needs_cuda
-from effbench.modes.inductor import autotunes, mode_options
+from effbench.modes.inductor import autotunes, mode_options, set_options_of_calls
 from effbench.modes.selective import compile_blocks, compile_forwards, sharded_parts
 
-MARKED = "marked"
+MARKED, UNBACKED = "marked", "unbacked"
 #: Modules that torch.compile imports for Inductor.
 INDUCTOR_MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
-Dynamic = Literal[None, True, False, "marked"]
+Dynamic = Literal[None, True, False, "marked", "unbacked"]
 
 
 class TracedMode(Mode):
-    """A mode of torch.compile. `dynamic`: null, true, false, or `marked` for the batch."""
+    """A mode of torch.compile. `dynamic`: null, true, false, or for the batch `marked` or
+    `unbacked`."""
 
     fullgraph: bool
     dynamic: Dynamic
@@ -33,7 +34,9 @@ class TracedMode(Mode):
 
     def tracing(self) -> dict[str, Any]:
         """Return the settings of Dynamo as arguments of torch.compile."""
-        dynamic = None if self.dynamic == MARKED else self.dynamic
+        dynamic = self.dynamic
+        if dynamic in (MARKED, UNBACKED):
+            dynamic = None
         return {"fullgraph": self.fullgraph, "dynamic": dynamic}
 
     @abstractmethod
@@ -43,6 +46,8 @@ class TracedMode(Mode):
     def prepare(self, module: nn.Module, example: Example) -> Prepared:
         if self.dynamic == MARKED:
             mark_varied(example)
+        elif self.dynamic == UNBACKED:
+            mark_unbacked(example)
         prepared = self.compile(module)
         if self.uses_cuda_graphs and torch.cuda.is_initialized():
             return replace(prepared, step=marking_steps(prepared.step))
@@ -71,6 +76,9 @@ class Compiled(TracedMode):
         self.uses_cuda_graphs = bool(self.options.get("triton.cudagraphs"))
         if self.uses_cuda_graphs:
             self.settling_calls = 3
+            self.partition_ops = self.options.get("custom_should_partition_ops") or ()
+            least = self.options.get("triton.cudagraph_min_partition_size") or 0
+            self.leaves_parts = bool(self.partition_ops) or least > 0
 
     def missing(self, device: torch.device) -> str | None:
         # without CUDA graphs, max-autotune still autotunes, but reduce-overhead has no effect
@@ -88,6 +96,7 @@ class Compiled(TracedMode):
         return needs_cuda(device, "a CUDA graph") or needs_compiler(device)
 
     def compile(self, module: nn.Module) -> Prepared:
+        set_options_of_calls(self.options or {})
         settings = self.tracing() | {"options": self.options or None}
         if self.regional:
             return compile_blocks(module, self.regional, **settings)
@@ -116,3 +125,12 @@ def mark_varied(example: Example) -> None:
     for value, dim in example.with_dims():
         if dim is not None and value.dim():
             torch._dynamo.mark_dynamic(value, dim)
+
+
+def mark_unbacked(example: Example) -> None:
+    """Mark the varied dimension of each input as unknown to Dynamo, which then compiles for all
+    sizes, also 1. Inputs of one batch size share it."""
+    for value, dim in example.with_dims():
+        if dim is not None and value.dim():
+            size = str(value.size(dim))
+            torch._dynamo.decorators.mark_unbacked(value, dim, shape_id=size)

@@ -25,6 +25,10 @@ class Captured:
     outputs: Any
 
 
+#: Captures a function with static inputs, like GraphCapture.
+Capture = Callable[[Step, Args, Kwargs], Captured]
+
+
 class GraphCapture:
     """Captures graphs on a side stream, after `warmups` calls on it. In the first call, libraries
     such as cuBLAS allocate workspaces, which is not allowed during capture. `share_pool`: all

@@ -12,11 +12,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.core.errors import ConfigError, suggest
+from effbench.core.errors import ConfigError, UnsupportedError, suggest
 from effbench.models.build import resolve_target
 from effbench.modes.base import Mode, needs_compiler
 
 PRECOMPILE_TIMEOUT_S = 200.0
+#: Inductor's options that torch 2.11 lacks -> the first version that has them.
+SINCE = {
+    "batch_invariant": "2.13",
+    "triton.cudagraph_min_partition_size": "2.12",
+    "triton.cudagraph_partition_memory_budget": "2.13",
+    "triton.cudagraph_trees_generation_cloning": "2.14",
+    "triton.cudagraph_dynamic_shape_rerecord_limit": "2.15",
+    "triton.cudagraph_initial_mempool_allocation_gb": "2.15",
+    "triton.cudagraph_managed_input_rerecord_action": "2.15",
+    "triton.cudagraph_managed_input_rerecord_limit": "2.15",
+}
 
 
 def mode_options(mode: str | None, given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -38,7 +49,7 @@ def autotunes(options: Mapping[str, Any]) -> bool:
 def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return options by their dotted names: `mode.options.triton.cudagraphs=true` gives `{triton:
     {cudagraphs: true}}`, which becomes `{"triton.cudagraphs": true}`. Raises ConfigError for an
-    unknown name or a wrong type."""
+    unknown name or a wrong type, UnsupportedError for an option of a later torch."""
     known = set(torch._inductor.list_options())
     options: dict[str, Any] = {}
     for name, value in (given or {}).items():
@@ -47,6 +58,10 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
         else:
             options[name] = value
     for name in options:
+        if name not in known and name in SINCE:
+            raise UnsupportedError(
+                f"mode.options.{name} needs torch >= {SINCE[name]}, and this is {torch.__version__}"
+            )
         if name not in known:
             near = suggest(name, known) or "; torch._inductor.list_options() lists them"
             raise ConfigError(f"mode.options.{name}: Inductor has no such option{near}")
@@ -57,6 +72,14 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
         except RuntimeError as error:
             raise ConfigError(f"mode.options: {str(error).splitlines()[0]}") from error
     return options
+
+
+def set_options_of_calls(options: Mapping[str, Any]) -> None:
+    """Set options of CUDA graphs for the process, because torch reads some in calls, such as the
+    sizes to capture, and applies the options of a compilation only while it compiles."""
+    for name, value in options.items():
+        if "cudagraph_" in name:
+            setattr(torch._inductor.config, name, value)
 
 
 def use_caches_in(folder: str | None) -> None:

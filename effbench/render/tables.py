@@ -271,7 +271,8 @@ class SpeedupTable:
         modes that tie."""
         columns = label_columns(self.rows[0].labels, once=True)
         if len(self.metrics) > 1:
-            columns.append(Column("its quantity", "speedup", filter=True))
+            title = "speedup" if set(self.metrics) <= set(SPEEDUPS) else "metric"
+            columns.append(Column("its quantity", title, filter=True))
         for mode in self.modes:
             columns.append(Column(f"mode {mode}", mode, numeric=True, mode=mode))
         if best and any(row.winners for row in self.rows):
@@ -299,17 +300,21 @@ class SpeedupTable:
 
 
 def speedup_table(
-    rows: LabelledResults, metric: str | None = "speedup", baseline_mode: str = "eager"
+    rows: LabelledResults,
+    metric: str | None = "speedup",
+    baseline_mode: str = "eager",
+    others: Sequence[str] = (),
 ) -> SpeedupTable:
     """Pivot labelled rows of the view `results` into a table of `metric`, a key of METRICS.
     `speedup` gives two rows per point, for latency and period, if the point has periods to show;
-    the baseline's column shows its times. None: see `default_metric`."""
+    the baseline's column shows its times. None: see `default_metric`. `others`: metrics in further
+    rows."""
     if metric is None:
         metric = default_metric(rows)
     modes = modes_of(rows)
     pivoted = []
     for point in grouped(rows, lambda row: tuple(row.labels.values())).values():
-        for name in _metrics_at(point, metric):
+        for name in (*_metrics_at(point, metric), *others):
             pivoted.append(row_of(point, name, modes))
     metrics = list(dict.fromkeys(row.metric for row in pivoted))
     return SpeedupTable(pivoted, modes, metrics, baseline_mode)

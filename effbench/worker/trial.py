@@ -30,6 +30,7 @@ from effbench.core.message import DEVICE_PHASE, LOST_RANK, Json, MessagePipe, Tr
 from effbench.core.parallel import NONE, Parallel
 from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
+from effbench.measure.cold_parts import CaptureClock
 from effbench.measure.gpu import Gpu
 from effbench.measure.trace import collective_times, record_calls, trace_of
 from effbench.measure.watch import GpuWatch
@@ -132,6 +133,8 @@ class RunningTrial:
         with self.context.phase("build"):
             self.build()
         self.observer = counters.Observer(self.mode.compiles and self.mode.uses_dynamo)
+        self.observer.leaves_parts = self.mode.leaves_parts
+        self.observer.partition_ops = self.mode.partition_ops
         with self.observer:
             with self.context.phase("check"):
                 self.workload.take_reference()
@@ -253,11 +256,21 @@ class RunningTrial:
     def prepare(self) -> None:
         """Prepare the mode and make its settling calls, both timed."""
         trial, mode, workload = self.trial, self.mode, self.workload
-        inputs = workload.inputs.checked
-        args, kwargs = copies(inputs[0])
+        args, kwargs = copies(workload.inputs.checked[0])
         example = Example(args, kwargs, workload.batch(), self.request.cache_dir)
         if mode.stores_weights:
             example = replace(example, weights=state.digest(workload.module))
+        captures = CaptureClock()
+        with captures.running():
+            self.call_first(example)
+        if self.on_cuda:
+            trial.cold_capture_s = captures.seconds
+
+    def call_first(self, example: Example) -> None:
+        """Prepare the mode and make its settling calls, timed."""
+        trial, mode, workload = self.trial, self.mode, self.workload
+        inputs = workload.inputs.checked
+        args, kwargs = example.args, example.kwargs
         start = time.perf_counter()
         self.prepared = workload.prepare(example)
         self.synchronize()
@@ -324,6 +337,9 @@ class RunningTrial:
         trial.recompiles = counted.recompiles
         trial.cudagraph_skips = counted.cudagraph_skips
         extra["graphs"] = counted.graphs
+        if self.observer.parts:
+            extra["pieces"] = self.observer.parts
+            extra["captured_pieces"] = self.observer.captured
         extra["cache"] = {"hits": counted.cache_hits, "misses": counted.cache_misses}
         if counted.break_reasons:
             extra["graph_break_reasons"] = counted.break_reasons

@@ -80,6 +80,13 @@ def test_a_metric_is_defined(shown):
     assert "lower is better" in shown("show --metric rel_error")
 
 
+def test_several_metrics_are_rows_of_one_table(shown):
+    text = shown("show --metric latency_ms rel_error")
+    assert text.count("┏") == 1
+    for words in ("metric", "latency", "relative error"):
+        assert words in text
+
+
 def test_failures_are_listed_by_reason(made, effbench):
     failure = {"status": "error", "reason": "boom"}
     made.sweep({EAGER: {}, DEFAULT: failure, a_cell("default", bs=16): failure})

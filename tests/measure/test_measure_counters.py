@@ -133,6 +133,25 @@ def test_what_was_left_out(graphs, reason):
     assert observer.degraded_reason(COMPILED, CUDA) == reason
 
 
+@pytest.mark.parametrize(
+    ("graphs", "operators", "reasons", "expected"),
+    [
+        ([graph(2, 3)], ["aten::mm"], ["custom partition op: aten::mm.default"], "None"),
+        ([graph(2, 3)], [], [], "None"),
+        ([graph(1)], ["aten::mm"], [], "no operator to split at: aten::mm"),
+        ([graph(0, 2)], ["aten::mm"], ["custom partition op: aten::mm.default"], "2 of 2 parts"),
+        ([graph(2, 4)], ["aten::mm"], ["custom partition op: aten::mm", "cpu ops"], "cpu ops"),
+    ],
+)
+def test_parts_that_a_mode_leaves_out(graphs, operators, reasons, expected):
+    observer = counters.Observer()
+    observer.leaves_parts, observer.partition_ops = True, operators
+    observer.part_reasons |= dict.fromkeys(reasons)
+    for each in graphs:
+        observer.count(each)
+    assert expected in str(observer.degraded_reason(COMPILED, CUDA))
+
+
 def test_inductor_is_watched_only_meanwhile(monkeypatch):
     wrapped = []
     monkeypatch.setattr(

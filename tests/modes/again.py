@@ -1,11 +1,12 @@
-"""`bucketed-graph` without CUDA: captures by remembering, for tests in this process and for cells
-that import it."""
+"""`bucketed-graph` and `piecewise-graph` without CUDA: captures by remembering, for tests in this
+process and for cells that import it."""
 
 import torch
 from torch.utils._pytree import tree_map
 
 from effbench.modes.bucketed import BucketedGraph
 from effbench.modes.graphs import Captured
+from effbench.modes.piecewise import PiecewiseGraph
 
 
 def capture(function, args, kwargs):
@@ -17,9 +18,17 @@ def capture(function, args, kwargs):
     )
 
 
-class Again(BucketedGraph):
+class WithoutCuda:
     def missing(self, device):
         return None
 
     def capturer(self):
         return capture
+
+
+class Again(WithoutCuda, BucketedGraph):
+    pass
+
+
+class PiecesAgain(WithoutCuda, PiecewiseGraph):
+    pass

@@ -11,7 +11,7 @@ import torch._dynamo.utils
 import yaml
 
 from effbench.core.cell import mode_settings
-from effbench.core.errors import ConfigError
+from effbench.core.errors import ConfigError, UnsupportedError
 from effbench.core.settings import shipped
 from effbench.models.build import resolve_target
 from effbench.models.inputs import Batch
@@ -21,7 +21,8 @@ from effbench.modes.base import Example, Mode, Prepared
 from effbench.modes.bucketed import BucketedGraph
 from effbench.modes.compiled import Compiled, mark_varied
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
-from effbench.modes.inductor import checked_options
+from effbench.modes.inductor import SINCE, checked_options
+from effbench.modes.piecewise import PiecewiseGraph
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SHIPPED = sorted(path.stem for path in (shipped("conf") / "mode").glob("*.yaml"))
@@ -54,6 +55,8 @@ def test_a_users_mode_gets_the_defaults():
         CudaGraph(),
         CudaGraphsBackend(),
         BucketedGraph(),
+        PiecewiseGraph(),
+        PiecewiseGraph(inner="default"),
         CompiledCudaGraph(),
         Compiled("reduce-overhead"),
     ],
@@ -92,16 +95,33 @@ def test_options_by_dotted_names():
     assert checked_options(is_value) == is_value
 
 
+def test_options_of_a_later_torch_are_unsupported(monkeypatch):
+    monkeypatch.setattr(torch._inductor, "list_options", lambda: ["max_autotune"])
+    for name, version in SINCE.items():
+        with pytest.raises(UnsupportedError, match=f"{name} needs torch >= {version}"):
+            Compiled(options={name: 1})
+
+
+def test_options_that_torch_reads_in_calls_stay_set():
+    options = {"triton.cudagraph_capture_sizes": [8], "max_autotune": True}
+    with torch._inductor.config.patch(dict.fromkeys(options)):
+        Compiled(options=options).compile(torch.nn.Linear(4, 4))
+        read = torch._inductor.config.triton.cudagraph_capture_sizes
+        assert (read, torch._inductor.config.max_autotune) == ([8], None)
+
+
 @pytest.mark.parametrize(
     ("mode", "settings", "expected"),
     [
         (Compiled, {"options": {"epilog_fusion": True}}, "did you mean epilogue_fusion"),
         (Compiled, {"options": {"max_autotune": "yes"}}, "max_autotune, got str should be bool"),
         (Compiled, {"mode": "fast"}, "no mode 'fast'; allowed: default, .*max-autotune"),
-        (Compiled, {"dynamic": "mark"}, "value 'mark'; allowed: null, true, false, marked"),
+        (Compiled, {"dynamic": "mark"}, "value 'mark'; allowed: null, true, false, marked, unb"),
         (Compiled, {"fullgraph": "no"}, "invalid value 'no'; allowed: true, false"),
         (CudaGraph, {"warmups": -1}, "value -1; allowed: an integer of at least 0"),
         (BucketedGraph, {"buckets": "x"}, "unknown buckets=x"),
+        (PiecewiseGraph, {"split_on": "softmax"}, r"a list of operators.*split_on=\[softmax\]"),
+        (PiecewiseGraph, {"options": {"max_autotune": True}}, "mode.options needs mode.inner"),
     ],
 )
 def test_wrong_settings(mode, settings, expected):
@@ -118,14 +138,14 @@ def test_the_batch_dimension_of_every_input_is_marked():
     assert marked == [{1}, None, None]
 
 
-@pytest.mark.parametrize(("dynamic", "graphs"), [("marked", 1), (False, 3)])
+@pytest.mark.parametrize(("dynamic", "graphs"), [("marked", 2), ("unbacked", 1), (False, 3)])
 def test_marked_takes_other_batch_sizes_without_recompiling(
     monkeypatch, fresh_dynamo, dynamic, graphs
 ):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     mode = Compiled(dynamic=dynamic)
-    inputs = [torch.randn(3, bs, 4) for bs in (5, 6, 7)]
-    example = Example((inputs[0],), batch=Batch((5, 6, 7), (1,)))
+    inputs = [torch.randn(3, bs, 4) for bs in (1, 6, 7)]  # 1 is a case of its own, unless unbacked
+    example = Example((inputs[0],), batch=Batch((1, 6, 7), (1,)))
     step = mode.prepare(torch.nn.Linear(4, 4).eval(), example).step
     for x in inputs:
         step(x)
