@@ -157,6 +157,7 @@ def test_compiled_pieces_have_the_options_of_their_mode(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize(
     ("module", "inner"), [(AttentionBlock(32, 16, 2), "default"), (Flexible(), None)]
 )
