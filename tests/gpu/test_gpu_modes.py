@@ -1,4 +1,4 @@
-"""The backend cudagraphs, AOTInductor, and parts under CUDA graphs."""
+"""The backend cudagraphs, AOTInductor, and parts and pieces under CUDA graphs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from effbench.models.attention import AttentionBlock
 from effbench.models.inputs import Batch
 from effbench.modes.backends import CudaGraphsBackend
 from effbench.modes.base import Example
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph
+from effbench.modes.piecewise import PiecewiseGraph
 
 pytestmark = pytest.mark.filterwarnings("default")  # Inductor's advice on TF32
 SMALL = ["model=mlp", "model.module.width=128", "bs=2", "dtype=float32"]
@@ -80,6 +82,9 @@ def follows(mode, module: nn.Module, calls: int = 5):
         CudaGraphsBackend(),
         Compiled("reduce-overhead", regional=True),
         Compiled("reduce-overhead", dynamic="marked"),
+        Compiled("reduce-overhead", dynamic="unbacked"),
+        Compiled("reduce-overhead", options={"graph_partition": False}),
+        Compiled("lite"),
         CompiledCudaGraph(inner="default", regional="Block"),
     ],
 )
@@ -96,6 +101,40 @@ def test_sweep(swept):
         0,
         "cold",
     )
+
+
+def attention_stack() -> nn.Module:
+    return nn.Sequential(*(AttentionBlock(16, 64, 4) for _ in range(3))).cuda().eval()
+
+
+def test_pieces_between_attention():
+    """Compiled and eager, with inputs that change; the pieces share a pool."""
+    module = attention_stack()
+    for inner in (None, "default"):
+        with torch.inference_mode():
+            with torch.inference_mode(False):
+                inputs = [torch.randn(2, 16, 64, device="cuda") for _ in range(4)]
+            mode = PiecewiseGraph(inner=inner)
+            prepared = mode.prepare(module, Example((inputs[0],), {}, Batch((2,), (0,))))
+            for x in inputs:
+                torch.testing.assert_close(prepared.step(x), module(x), **CLOSE)
+        assert prepared.degraded is None
+        assert (prepared.facts["pieces"], prepared.facts["captured_pieces"]) == (7, 4)
+
+
+def test_pieces_and_partitions_in_a_sweep(swept):
+    model = ["model=attention", "model.module.seq=64", "bs=2", "dtype=float32"]
+    modes = "mode=eager,piecewise-graph,default+piecewise,partition-graph"
+    by_mode = {trial["mode"]: trial for trial in swept(*model, modes, "protocol.profile=false")}
+    assert {(trial["status"], trial["reason"]) for trial in by_mode.values()} == {("ok", None)}
+    assert by_mode.pop("eager")["cold_capture_s"] == 0
+    for mode, trial in by_mode.items():
+        counts = trial["extra"]
+        if "piecewise" in mode:
+            counts = counts["facts"]
+        assert counts["pieces"] > counts["captured_pieces"] > 1, mode
+        assert trial["graph_pool_bytes"] > 0
+        assert trial["cold_capture_s"] > 0
 
 
 def test_aot_inductor(swept):
