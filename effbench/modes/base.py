@@ -112,7 +112,7 @@ class Mode(ABC):
     splits: bool = True
     #: Operators around which Inductor ends and begins CUDA graphs, as the mode asks it to.
     partition_ops: Sequence[str] = ()
-    #: Whether the mode keeps some parts of graphs outside CUDA graphs.
+    #: Whether the mode keeps some parts of graphs, or batch sizes, outside CUDA graphs.
     leaves_parts: bool = False
     #: Whether it stores something in `cache_dir` that contains the module's weights.
     stores_weights: bool = False

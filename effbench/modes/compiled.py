@@ -15,6 +15,12 @@ from effbench.modes.inductor import autotunes, mode_options, set_options_of_call
 from effbench.modes.selective import compile_blocks, compile_forwards, sharded_parts
 
 MARKED, UNBACKED = "marked", "unbacked"
+#: Inductor's options that keep parts of graphs, or batch sizes, outside CUDA graphs.
+LEAVING_OUT = (
+    "custom_should_partition_ops",
+    "triton.cudagraph_min_partition_size",
+    "triton.cudagraph_capture_sizes",
+)
 #: Modules that torch.compile imports for Inductor.
 INDUCTOR_MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
 Dynamic = Literal[None, True, False, "marked", "unbacked"]
@@ -77,8 +83,7 @@ class Compiled(TracedMode):
         if self.uses_cuda_graphs:
             self.settling_calls = 3
             self.partition_ops = self.options.get("custom_should_partition_ops") or ()
-            least = self.options.get("triton.cudagraph_min_partition_size") or 0
-            self.leaves_parts = bool(self.partition_ops) or least > 0
+            self.leaves_parts = any(self.options.get(name) for name in LEAVING_OUT)
 
     def missing(self, device: torch.device) -> str | None:
         # without CUDA graphs, max-autotune still autotunes, but reduce-overhead has no effect

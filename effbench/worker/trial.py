@@ -430,7 +430,14 @@ class RunningTrial:
             self.prepared.degraded
             or self.workload.degraded
             or self.observer.degraded_reason(self.compiler_counters, self.device)
+            or self.nothing_captured()
         )
+
+    def nothing_captured(self) -> str | None:
+        """Return that a mode which leaves out parts left out everything, or None."""
+        if self.on_cuda and self.mode.leaves_parts and self.trial.graph_pool_bytes is None:
+            return "no CUDA graph was captured: the options of the mode leave out all calls"
+        return None
 
 
 def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:

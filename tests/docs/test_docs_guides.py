@@ -18,7 +18,7 @@ PAGES = (
 #: What is not here: other machines, clusters, interpreters and checkouts, a GPU, swept widths.
 ELSEWHERE = re.compile(
     r"postgresql:|OLD_URL|--join |h100$|executor=slurm"
-    r"|executor\.gpus|/envs/|\.\./before|my_pkg|--by "
+    r"|executor\.gpus|/envs/|\.\./before|my_pkg|--by |partition-graph"
 )
 FAST = [
     "protocol.budget_s=0.05",
@@ -43,7 +43,7 @@ def quick(words):
     kept = ["model=tiny" if SHIPPED.match(word) else word for word in kept]
     kept = ["stream.high=4" if word.startswith("stream.high=128") else word for word in kept]
     kept += ["model.config.num_hidden_layers=1"] * ("model=transformers" in kept)
-    kept += SMALL * any(word.startswith("model=llama-1b") for word in kept)
+    kept += SMALL * ("model=llama-1b-decode" in kept)
     kept += ["generate.new_tokens=4"] * ("phase=generate" in kept)
     modes = [word for word in kept if word.startswith("mode=")]
     short = [

@@ -107,16 +107,16 @@ def test_named_operators_run_between_pieces(patterns, pieces):
     assert prepared.facts["pieces"] == pieces
 
 
-def test_custom_operators_have_a_namespace():
-    @torch.library.custom_op("effbench_tests::double", mutates_args=())
-    def double(x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    double.register_fake(torch.empty_like)
+def test_custom_operators_have_a_namespace_and_may_write_to_their_inputs():
+    @torch.library.custom_op("effbench_tests::double", mutates_args=("out",))
+    def double(x: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(x * 2)
 
     class Doubles(nn.Module):
         def forward(self, x):
-            return double(x.sin()).cos()
+            out = torch.zeros_like(x)
+            double(x.sin(), out)
+            return out.cos()
 
     mode = PiecesAgain(split_on=["effbench_tests::double"])
     assert run(Doubles(), numbers, mode=mode).facts["pieces"] == 3
