@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -58,13 +58,8 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
         else:
             options[name] = value
     for name in options:
-        if name not in known and name in SINCE:
-            raise UnsupportedError(
-                f"mode.options.{name} needs torch >= {SINCE[name]}, and this is {torch.__version__}"
-            )
         if name not in known:
-            near = suggest(name, known) or "; torch._inductor.list_options() lists them"
-            raise ConfigError(f"mode.options.{name}: Inductor has no such option{near}")
+            refuse_option(name, known)
     if options:
         try:
             # compiles nothing, but checks the types
@@ -72,6 +67,16 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
         except RuntimeError as error:
             raise ConfigError(f"mode.options: {str(error).splitlines()[0]}") from error
     return options
+
+
+def refuse_option(name: str, known: Iterable[str]) -> NoReturn:
+    """Raise UnsupportedError for an option of a later torch, ConfigError for another name."""
+    if name in SINCE:
+        raise UnsupportedError(
+            f"mode.options.{name} needs torch >= {SINCE[name]}, and this is {torch.__version__}"
+        )
+    near = suggest(name, known) or "; torch._inductor.list_options() lists them"
+    raise ConfigError(f"mode.options.{name}: Inductor has no such option{near}")
 
 
 def set_options_of_calls(options: Mapping[str, Any]) -> None:

@@ -137,6 +137,25 @@ def test_pieces_and_partitions_in_a_sweep(swept):
         assert trial["cold_capture_s"] > 0
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("cudagraph_capture_sizes=[64]", "no CUDA graph was captured"),
+        ("cudagraph_min_partition_size=1000", "1 of 1 parts ran outside a CUDA graph"),
+    ],
+)
+def test_options_that_leave_out_all_calls_are_degraded(swept, option, words):
+    if (
+        "size=" in option
+        and "triton.cudagraph_min_partition_size" not in torch._inductor.list_options()
+    ):
+        pytest.skip("needs torch >= 2.12")
+    option = f"mode.options.triton.{option}"
+    (trial,) = swept(*SMALL, "mode=reduce-overhead", option, "protocol.profile=false")
+    assert trial["status"] == "degraded"
+    assert words in trial["reason"]
+
+
 def test_aot_inductor(swept):
     """In workers: what crashes there takes no test with it."""
     trials = swept(*SMALL, "mode=aot-inductor", "protocol.rounds=2", "protocol.profile=false")
