@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from effbench.stats.significance import MOST_PAIRS
 from effbench.store.secrets import masked_url
 
 if TYPE_CHECKING:
+    from effbench.run.client import ForkServer
     from effbench.run.plan import CellRun
     from effbench.run.sweep import Outcome
     from effbench.store.store import Store
@@ -72,7 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not options.is_stdout(args.out):  # measuring takes minutes
         outputs.refuse_database(Path(args.out))
-    outcome, answers = measure(args, options.side_of(args.first), options.side_of(args.second))
+    floors = dict.fromkeys(TIMES, FLOOR)
+    first, second = options.side_of(args.first), options.side_of(args.second)
+    outcome, answers = measure(args, first, second, floors)
     report(answers, outcome, args)
     if outcome.state != "completed":
         print(f"effbench: interrupted (sweep {outcome.sweep_id})", file=sys.stderr)
@@ -87,11 +91,23 @@ def run(args: argparse.Namespace) -> int:
 # --- measuring ---
 
 
+def command_of(args: argparse.Namespace, first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Return the words of a duet of the overrides of both sides, which its sweep records."""
+    return ["duet", shlex.join(first), shlex.join(second), *args.words]
+
+
 def measure(
-    args: argparse.Namespace, first: Sequence[str], second: Sequence[str]
+    args: argparse.Namespace,
+    first: Sequence[str],
+    second: Sequence[str],
+    floors: Mapping[str, float],
+    resume: str = "null",
+    server: ForkServer | None = None,
 ) -> tuple[Outcome, list[DuetAnswer]]:
     """Run the duets of the overrides of both sides as a sweep; return how it ended, and the answer
-    for each cell. Raises EffbenchError for an error before the first trial."""
+    for each cell. `floors`: as those of StoppingRule; `resume`: the id of the sweep of the same
+    duets to resume; `server`: as that of Command. Raises EffbenchError for an error before the
+    first trial."""
     from effbench.config.cells import prepare
     from effbench.config.launch import jobs_of
     from effbench.config.overrides import read
@@ -99,14 +115,14 @@ def measure(
     from effbench.run.progress import Progress
     from effbench.run.sweep import Command, open_sweep
 
-    common = [*DEFAULTS, *options.place_of(args), *args.words]
+    common = [*DEFAULTS, *options.place_of(args), *args.words, f"resume={resume}"]
     old, new = jobs_of(read([*common, *first])), jobs_of(read([*common, *second]))
     if len(old) != len(new):
         raise UsageError(
             "duet: A and B must give one cell each for each cell of the common overrides"
         )
     progress = Progress(quiet=args.format != "table" or args.out is not None)
-    command = Command(["duet", args.first, args.second, *args.words], {}, progress=progress)
+    command = Command(command_of(args, first, second), {}, server, progress)
     matrix = prepare([*old, *new])
     with open_sweep(matrix.settings, matrix.runs, command) as sweep:
         plan = matrix.plan(sweep.servers, command)
@@ -116,7 +132,7 @@ def measure(
             progress.note(
                 "training, requests and streams: both sides run one after the other, not in turn"
             )
-        rule = StoppingRule({run.cell.key: dict.fromkeys(TIMES, FLOOR) for run in runs})
+        rule = StoppingRule({run.cell.key: floors for run in runs})
         outcome = sweep.run(replace(plan, runs=runs, duet_rule=rule))
     return outcome, answers_of(outcome, runs, pairs, " ".join(first), " ".join(second))
 

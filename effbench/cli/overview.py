@@ -33,6 +33,7 @@ GROUPS = {
         "compare": "Compare two sweeps cell by cell",
         "explain": "Explain where the time went between two cells of stored sweeps",
         "duet": "Measure which of two versions or modes is faster",
+        "bisect": "Find which setting or commit makes two configurations differ",
         "coldstart": "Measure what the first answer of a fresh process costs in each mode",
         "advise": "Recommend the mode for a model at one batch size",
         "models": "List the models that effbench ships",
