@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from effbench.run.client import ForkServer
 
 HELP = (
-    "Find which of several settings, or which commit, makes two configurations differ: in speed, in"
-    " another metric, or because one of them fails. Each probe compares A with a mixture of A and B"
-    " by duets."
+    "Find which setting or commit makes two configurations differ: in speed, in another metric, or"
+    " because one of them fails. Each probe compares A with a mixture of A and B by duets."
 )
 
 

@@ -20,8 +20,7 @@ Examples
 SETTINGS = """\
 Settings
   effbench --cfg job prints every setting with its value; --info explains where it comes from.
-  docs/reference/settings.md explains all settings; `effbench models` lists what model= takes.
-  mode= takes eager, default, reduce-overhead, cuda-graph ... (docs/reference/modes.md).
+  docs/reference explains all settings and modes; `effbench models` lists what model= takes.
   --dry-run prints a sweep's plan; --config-dir=DIR adds YAML files; -v prints what effbench does.
 """
 #: Purpose -> its commands -> the beginning of the command's own help.

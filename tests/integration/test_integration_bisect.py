@@ -27,8 +27,8 @@ def bisect(place, *words):
     return json.loads(done.out)
 
 
-def test_the_setting_that_makes_a_cell_fail_is_found_also_by_earlier_probes(place):
-    sides = "+model.module={seconds:0.001}", "+model.module={what:die,seconds:0.002}"
+def test_the_setting_that_makes_a_cell_fail_is_found_again_by_the_same_probes(place):
+    sides = "+model.module.what=nothing", "+model.module={what:die,seconds:0.002}"
     found = bisect(place, *sides, *MODEL)
     assert found["cause"] == ['+model.module.what="die"']
     assert found["sentence"].startswith('`+model.module.what="die"` makes it crashed')
