@@ -100,6 +100,7 @@ def pytest_collection_finish() -> None:
 #: Module of an optional package -> the extra of effbench that installs it.
 EXTRAS = {
     "axe_playwright_python": "test",
+    "diffusers": "models",
     "hatchling": "test",
     "ipykernel": "test",
     "material": "docs",

@@ -38,6 +38,7 @@ LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 WITH_TORCH = {"worker", "workloads", "models", "modes", "measure"}
 #: Libraries that only some models and settings need.
 OF_SOME_MODELS = {
+    "diffusers",
     "torchao",
     "torchvision",
     "transformers",

@@ -21,7 +21,7 @@ from effbench.core.parallel import Parallel
 from effbench.core.printable import one_line
 from effbench.core.settings import Config
 from effbench.models.catalog import LIBRARIES
-from effbench.models.presets import canonical
+from effbench.models.presets import DENOISERS, DenoiserPreset, canonical
 from effbench.run import dry_run, interpreters
 from effbench.run.plan import OF_SWEEP, CellRun, Settings, SweepPlan
 from effbench.run.pool import Servers, open_servers
@@ -183,15 +183,22 @@ def model_of(config: Config) -> dict[str, Any]:
         # as many slots as a request has tokens, like the cache of transformers' own `generate`
         slots = config.generate.prompt + config.generate.new_tokens
         module |= {"task": "decode", "seq": slots}
+    if library == "diffusers":
+        preset = DENOISERS.get(str(module["arch"]), DenoiserPreset())
+        for setting in ("resolution", "frames", "steps"):
+            module[setting] = module.get(setting) or getattr(preset, setting)
     # a list, because it keeps the order of forward's arguments, unlike sorted JSON objects
     inputs = [{"name": input_name, **spec} for input_name, spec in (model.inputs or {}).items()]
-    return {
+    described = {
         "name": name,
         "module": module,
         "inputs": inputs,
         "tolerance": model.tolerance,
         "allow_nonfinite": model.allow_nonfinite,
     }
+    if model.attention is not None:  # keys of older cells stay valid
+        described["attention"] = model.attention
+    return described
 
 
 def resolve(cells: Sequence[Cell], has_cuda: bool) -> list[Cell]:

@@ -13,7 +13,17 @@ from effbench.run.selection import check_rules
 from effbench.store.sweeps import is_rerun
 
 #: Settings of a model that are there to be referred to by `model.module`.
-OF_NETWORKS = ("arch", "task", "seq", "image_size", "config", "kwargs")
+OF_NETWORKS = (
+    "arch",
+    "task",
+    "seq",
+    "image_size",
+    "resolution",
+    "frames",
+    "steps",
+    "config",
+    "kwargs",
+)
 
 
 def validate(job: Job) -> None:

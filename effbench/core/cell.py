@@ -87,9 +87,10 @@ class Cell:
     """One point of the matrix: what is run, but not how it is measured. `key` identifies it.
 
     `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of
-    forward's arguments, each with its `name`), `tolerance` and `allow_nonfinite`; `mode` holds
-    `name`, `_target_` and the mode's settings. `stream` is None if all calls have the same sizes;
-    otherwise it holds what `streams.resolve` returns, and `bs` is the largest batch size.
+    forward's arguments, each with its `name`), `tolerance`, `allow_nonfinite` and `attention`,
+    unless it is the model's own; `mode` holds `name`, `_target_` and the mode's settings. `stream`
+    is None if all calls have the same sizes; otherwise it holds what `streams.resolve` returns, and
+    `bs` is the largest batch size.
     `training`, `generate` and `coldstart` hold the settings of their phases, otherwise None.
     `threads` is None for one thread for each physical core. `parallel` is None for one device,
     otherwise what `Parallel.parse` reads. `cache` is what a fresh process starts with, None unless

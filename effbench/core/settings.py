@@ -95,16 +95,23 @@ class Model:
     # relative tolerance against eager; null: by dtype
     tolerance: Positive | None = None
     allow_nonfinite: bool = False  # true: NaN and infinity in eager's output are not `incorrect`
-    # settings of model=torchvision, timm and transformers, which `model.module` refers to:
+    # how attention is computed, where the model has the choice; `flash`: only by FlashAttention's
+    # kernels; null: the model's
+    attention: Literal["eager", "sdpa", "flash", "flex"] | None = None
+    # settings of torchvision, timm, transformers and diffusers, which `model.module` refers to:
     arch: str | None = None  # name of a network; `effbench models` lists them
     # transformers: what to call; null: by architecture
     task: Literal["encode", "logits", "prefill", "decode"] | None = None
     # transformers: tokens of a sequence; slots of the cache of `decode`, which phase=generate sets
-    # itself
+    # itself; diffusers: tokens of the prompt
     seq: AtLeast1 | None = None
     # height and width of images; null: the library's
     image_size: AtLeast1 | None = None
-    # transformers: configuration, such as model.config.num_labels=10
+    # diffusers: height and width in pixels; null: the pipeline's, as for the following two
+    resolution: AtLeast1 | None = None
+    frames: AtLeast1 | None = None  # diffusers: frames of a video
+    steps: AtLeast1 | None = None  # diffusers: calls for an image or video, to count those
+    # transformers, diffusers: configuration, such as model.config.num_layers=10
     config: Names = field(default_factory=dict)
     # torchvision, timm: the constructor's arguments, by name
     kwargs: Names = field(default_factory=dict)

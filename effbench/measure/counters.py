@@ -3,10 +3,11 @@ graphs."""
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -16,6 +17,8 @@ import torch._dynamo.utils as dynamo
 
 from effbench.core.printable import first_line
 
+#: Its package has an operator of the same name.
+flex_attention = importlib.import_module("torch._higher_order_ops.flex_attention")
 LOGGERS = (
     "torch._inductor.cudagraph_utils.__cudagraphs",  # torch >= 2.12
     "torch._inductor.cudagraph_utils.__perf_hints",  # torch 2.11
@@ -83,16 +86,19 @@ class Observer(logging.Handler):
     `captured` ones among them. A mode may leave parts out on purpose (`leaves_parts`), such as
     `partition_ops`. If Inductor splits a graph (torch >= 2.9), it neither counts a skip
     nor logs a warning, so the parts are counted where Inductor wraps them, also for cached graphs.
-    `part_reasons` are only known if Inductor compiles.
+    `part_reasons` are only known if Inductor compiles. `flex`: whether the cell asks for
+    FlexAttention; `unfused`: whether it ran without a kernel while `watching_flex`.
     """
 
-    def __init__(self, dynamo: bool = True) -> None:
+    def __init__(self, dynamo: bool = True, flex: bool = False) -> None:
         super().__init__(logging.WARNING)
         self.dynamo = dynamo
+        self.flex = flex
         self.parts = self.captured = 0
         self.leaves_parts = False
         self.partition_ops: Sequence[str] = ()
         self.fallback: str | None = None
+        self.unfused = False
         # distinct texts in order
         self.cudagraph_skips: dict[str, None] = {}
         self.part_reasons: dict[str, None] = {}
@@ -127,6 +133,19 @@ class Observer(logging.Handler):
         elif "recompile_limit" in message:
             _, _, last = record.getMessage().partition("last reason: ")
             self.fallback = f"{message}: {guard_of(last)}"
+
+    @contextmanager
+    def watching_flex(self) -> Iterator[None]:
+        """Detect FlexAttention that nothing compiles, or no longer: torch then computes all scores
+        in memory, and warns once in a process."""
+        compute = flex_attention.math_attention
+
+        def compute_and_note(*args: Any, **kwargs: Any) -> Any:
+            self.unfused = True
+            return compute(*args, **kwargs)
+
+        with mock.patch.object(flex_attention, "math_attention", compute_and_note):
+            yield
 
     def watch_partitions(self) -> None:
         import torch._inductor.output_code as output_code
@@ -183,6 +202,8 @@ class Observer(logging.Handler):
             return with_reasons(text, counters.break_reasons)
         if self.fallback is not None:
             return self.fallback
+        if self.unfused and (self.dynamo or self.flex):
+            return "FlexAttention ran unfused: torch.compile did not compile its call"
         if counters.cudagraph_skips and device.type == "cuda":
             text = f"{counters.cudagraph_skips} graph(s) ran without a CUDA graph"
             return with_reasons(text, self.cudagraph_skips)

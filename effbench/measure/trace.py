@@ -56,6 +56,8 @@ HOST_WORK = {
     "cudaStreamSynchronize": "waiting for the GPU",
     "cudaEventSynchronize": "waiting for the GPU",
 }
+#: Names of kernels and operators that compute attention, or its softmax alone.
+ATTENTION_NAME = re.compile(r"attention|flash|fmha|sdpa|softmax", re.IGNORECASE)
 #: Names of kernels of collectives.
 COLLECTIVE = re.compile(r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE)
 #: Beginning of the names of collectives on the CPU, which run in another thread.
@@ -385,3 +387,13 @@ def with_means(items: Sequence[Item], *fields: str) -> Item:
     for field in fields:
         means[field] = round(statistics.fmean(map(attrgetter(field), items)), DIGITS)
     return replace(items[0], **means)
+
+
+def attention_kernels(trace: Trace) -> list[str]:
+    """Return the distinct names of kernels that computed attention, without C++ arguments."""
+    names: set[str] = set()
+    for kernel in trace.kernels:
+        if ATTENTION_NAME.search(f"{kernel.name} {kernel.operator}"):
+            name, _, _ = kernel.name.partition("<")
+            names.add(name.removeprefix("void "))
+    return sorted(names)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from effbench.models.attentions import ChosenAttention
 from effbench.models.cache import CacheSize, KeyValueCache
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def head_width(width: int, heads: int) -> int:
     return width // heads
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention through `scaled_dot_product_attention`: over whole sequences, or of
-    new tokens over a cache, if it has one of this `size`."""
+class Attention(ChosenAttention):
+    """Multi-head self-attention: over whole sequences, or of new tokens over a cache, if it has one
+    of this `size`."""
 
     def __init__(
         self,
@@ -71,13 +71,7 @@ class Attention(nn.Module):
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, T, K] each
         if self.cache is not None:
             k, v = self.cache.update(position, k, v)  # [B, H, S, K] each
-        y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            is_causal=self.causal,
-        )  # [B, H, T, K]
+        y = self.attend(q, k, v, mask, self.causal)  # [B, H, T, K]
         return self.project(join_heads(y))
 
 

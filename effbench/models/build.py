@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.printable import describe
 from effbench.core.python_files import module_of
+from effbench.models import attentions
 from effbench.models.inputs import Step
 
 KEY = "_target_"
@@ -55,13 +57,15 @@ def build_module(
     dtype: torch.dtype,
     device: torch.device | str,
     seed: int,
+    attention: str | None = None,
 ) -> nn.Module:
     """Return the module in eval mode on `device`, with floating-point weights and buffers in
     `dtype`.
 
     `module` holds `_target_` and the constructor's keyword arguments. Weights are drawn on the CPU,
     so that they depend only on the seed and not on the device, unless the constructor uses DEVICE.
-    Raises ConfigError for an invalid target, and any exception of the constructor.
+    `attention`: as `model.attention`. Raises ConfigError for an invalid target, UnsupportedError
+    for an attention that the module does not have, and any exception of the constructor.
     """
     arguments = dict(module)
     target = arguments.pop(KEY)
@@ -88,7 +92,17 @@ def build_module(
         return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
 
     # as Module.to, which would also cast complex weights and so drop their imaginary parts
-    return built._apply(cast)
+    built._apply(cast)
+    if attention is not None:
+        attentions.choose(built, attention, dtype, torch.device(device))
+    return built
+
+
+def build_module_of(cell: Cell, device: torch.device) -> nn.Module:
+    """Return the module of a cell in eval mode, as `build_module` does."""
+    dtype, seed = getattr(torch, cell.dtype), cell.numerics.get("seed", 0)
+    attention = cell.model.get("attention")
+    return build_module(cell.model["module"], dtype, device, seed, attention)
 
 
 def resolve_target(target: str, setting: str = KEY) -> Step:

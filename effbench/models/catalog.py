@@ -15,9 +15,12 @@ from typing import NamedTuple
 from effbench.models.presets import PRESETS
 
 #: Libraries, each with a module of this name in effbench.models.libraries.
-LIBRARIES = ("torchvision", "timm", "transformers")
+LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
 REGISTERED = re.compile(r"^@register_model\b.*\n(?:@.*\n)*def (\w+)\(", re.M)
 MODEL_TYPE = re.compile(r"^ +\(?\"([\w.-]+)\"[,:] \"\w+Config\"", re.M)
+#: Classes of diffusers, in the folders transformers and unets.
+DENOISER = re.compile(r"^class (\w+)\([^)]*\bModelMixin\b", re.M)
+DENOISER_FILES = "[tu]*s/*.py"
 
 
 class ListedNetwork(NamedTuple):
@@ -41,6 +44,8 @@ def networks() -> Iterator[ListedNetwork]:
     for name in find_names("transformers", "auto/*auto*.py", MODEL_TYPE):
         if name not in PRESETS:
             yield ListedNetwork("transformers", name, "default configuration")
+    for name in find_names("diffusers", DENOISER_FILES, DENOISER):
+        yield ListedNetwork("diffusers", name, "denoiser of images or videos")
 
 
 def folder(library: str) -> Path | None:

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from effbench.models.attention import Block, head_width, join_heads
+from effbench.models.attentions import ChosenAttention
 from effbench.models.cache import CacheSize, KeyValueCache
 from effbench.models.swiglu import SwiGLU
 from effbench.models.weights import draw_weights, embedding, linear
@@ -52,7 +52,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + turned * sin
 
 
-class GroupedAttention(nn.Module):
+class GroupedAttention(ChosenAttention):
     """Causal attention with several query heads per key-value head: over whole sequences, or of new
     tokens over a cache, if it has one of this `size`. Weights are undrawn. For a normed input the
     output has the size `residual`."""
@@ -112,22 +112,12 @@ class GroupedAttention(nn.Module):
             # Copy keys and values for each query head, because torch 2.11 does not count the FLOPs
             # of `enable_gqa` in scaled_dot_product_attention. The copy is cheap compared with the
             # products.
-            y = F.scaled_dot_product_attention(
-                q,
-                self.shared(k),
-                self.shared(v),
-                is_causal=True,
-            )  # [B, H, T, K]
+            y = self.attend(q, self.shared(k), self.shared(v), None, True)  # [B, H, T, K]
             return self.project(join_heads(y))
         k, v = self.cache.update(position, k, v)  # [B, G, S, K] each
         # the query heads of a group extend the sequence, so the cache is not copied
         q = q.reshape(batch, k.shape[1], -1, self.head_width)  # [B, G, R * T, K]
-        y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-        )  # [B, G, R * T, K]
+        y = self.attend(q, k, v, mask, False)  # [B, G, R * T, K]
         if length > 1:
             y = y.reshape(batch, -1, length, self.head_width).transpose(1, 2)
         return self.project(y.reshape(batch, length, -1))

@@ -26,15 +26,18 @@ Parts = dict[str, nn.Module]
 
 def compile_blocks(module: nn.Module, regional: bool | str, **settings: Any) -> Prepared:
     """Return a copy of `module` whose blocks are compiled. `regional`: the name of their class, or
-    true to choose the class; `settings`: arguments of torch.compile. Raises ConfigError for an
+    true to choose the classes; `settings`: arguments of torch.compile. Raises ConfigError for an
     unknown name, UnsupportedError if there are no blocks."""
     copied = shared_weight_copy(module)
-    kind = regional if isinstance(regional, str) else class_of_blocks(copied)
-    blocks = blocks_of(copied, kind)
-    compile_forwards(list(blocks.values()), kind, settings)
+    kinds = [regional] if isinstance(regional, str) else classes_of_blocks(copied)
+    compiled: list[str] = []
+    for kind in kinds:
+        blocks = blocks_of(copied, kind)
+        compile_forwards(list(blocks.values()), kind, settings)
+        compiled += blocks
     return Prepared(
         copied,
-        facts={"region": kind, "compiled_modules": list(blocks)},
+        facts={"region": ", ".join(kinds), "compiled_modules": compiled},
         module=copied,
     )
 
@@ -122,6 +125,17 @@ def blocks_of(module: nn.Module, kind: str) -> Parts:
             f" {', '.join(sorted(known))}"
         )
     return blocks
+
+
+def classes_of_blocks(module: nn.Module) -> list[str]:
+    """Return the names of the classes that a network of diffusers declares as its repeated blocks,
+    as far as it contains them, else that of `class_of_blocks`."""
+    present = {type(part).__name__ for part in module.modules()}
+    for part in module.modules():
+        declared = [name for name in getattr(part, "_repeated_blocks", ()) if name in present]
+        if declared:
+            return declared
+    return [class_of_blocks(module)]
 
 
 def class_of_blocks(module: nn.Module) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from effbench.analysis.advice import Candidate, Recommendation
 from effbench.analysis.predict import Predictions
+from effbench.core.images import in_images
 from effbench.core.labels import LabelledResult
 from effbench.core.metrics import METRICS, SPEEDUPS, why_marked
 from effbench.core.table import Column, Record, Shown, Table
@@ -123,6 +124,8 @@ def row_of(advice: Recommendation, candidate: Candidate) -> Record:
     preparation = seconds(candidate.prepare_s)
     if candidate.is_warm:
         preparation += " (warm)"
+    calls = advice.break_even(candidate)
+    paid = formatted("break_even_calls", calls)
     speedups = {metric: Estimate.of(result, metric).shown for metric in SPEEDUPS}
     return {
         "mode": candidate.mode,
@@ -130,7 +133,7 @@ def row_of(advice: Recommendation, candidate: Candidate) -> Record:
         "score_ms": formatted("latency_ms", candidate.score_ms),
         **{metric: speedup._replace(details="") for metric, speedup in speedups.items()},
         "prepare_s": Shown(candidate.prepare_s, preparation),
-        "break_even": formatted("break_even_calls", advice.break_even(candidate)),
+        "break_even": paid._replace(text=paid.text + in_images(result, calls)),
         "memory_bytes": formatted("peak_reserved_bytes", result.peak_reserved_bytes),
         "trials": result.trials,
     }

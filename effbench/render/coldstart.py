@@ -8,6 +8,7 @@ from typing import Any
 
 from effbench.analysis.coldstart import ColdStart, cache_of, case_of, change_of, fastest
 from effbench.core.cell import COLDSTART, NO_CACHE, JsonObject
+from effbench.core.images import in_images
 from effbench.core.labels import LabelledResult, LabelledResults, grouped
 from effbench.core.metrics import COLD_PARTS, METRICS
 from effbench.core.printable import count, duration, listed
@@ -69,6 +70,7 @@ def payment(start: ColdStart) -> str:
     if start.requests is None or start.uptime_s is None:
         return f"it {marked(start, 'never')} pays: {start.never}"
     requests = marked(start, count(start.requests, "request"))
+    requests += in_images(start.row, start.requests)
     uptime = marked(start, duration(start.uptime_s))
     return f"it pays from {requests} ({uptime} of uptime) on"
 

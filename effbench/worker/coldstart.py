@@ -320,6 +320,7 @@ class ColdStart:
         sizes = range(self.settings.get("sizes", 1))
         return FreshRequest(
             module=cell.model["module"],
+            attention=cell.model.get("attention"),
             imports=targets_of(cell.model["module"]),
             inputs=self.inputs,
             mode=cell.mode["_target_"],

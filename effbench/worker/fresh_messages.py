@@ -28,7 +28,8 @@ INTERPRETER, IMPORTS, DEVICE, BUILD, LOAD, FIRST_CALL = PARTS = (
 class FreshRequest:
     """What a fresh process does.
 
-    `module`, `inputs`: those of the cell's model, with the inputs' specifications by name in order;
+    `module`, `attention`, `inputs`: those of the cell's model, with the inputs' specifications by
+    name in order;
     `imports`: what to import for it;
     `mode`: its target; `settings`: the mode's; `batch_sizes`: those to prepare, the last one is
     answered first. `cache_dir`: the folder of its caches; `answer`: write the first answer to this
@@ -56,6 +57,7 @@ class FreshRequest:
     bundle: str | None = None
     package: str | None = None
     save_bundle: str | None = None
+    attention: str | None = None
 
     @property
     def parts(self) -> list[str]:

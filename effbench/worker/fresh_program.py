@@ -131,7 +131,9 @@ class FreshProgram:
         request = self.request
         set_numerics(request.numerics)
         if request.package is None:
-            self.module = build_module(request.module, self.dtype, self.device, self.seed)
+            self.module = build_module(
+                request.module, self.dtype, self.device, self.seed, request.attention
+            )
         for bs in request.batch_sizes:
             self.inputs[bs] = self.make_inputs(bs)
         if request.package is None:

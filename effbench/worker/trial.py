@@ -32,9 +32,9 @@ from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
 from effbench.measure.cold_parts import CaptureClock
 from effbench.measure.gpu import Gpu
-from effbench.measure.trace import collective_times, record_calls, trace_of
+from effbench.measure.trace import attention_kernels, collective_times, record_calls, trace_of
 from effbench.measure.watch import GpuWatch
-from effbench.models.build import build_module, resolve_target, set_numerics
+from effbench.models.build import build_module_of, resolve_target, set_numerics
 from effbench.models.inputs import Step
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
@@ -132,7 +132,10 @@ class RunningTrial:
         # not in inference mode, whose tensors cannot be parameters
         with self.context.phase("build"):
             self.build()
-        self.observer = counters.Observer(self.mode.compiles and self.mode.uses_dynamo)
+        self.observer = counters.Observer(
+            self.mode.compiles and self.mode.uses_dynamo,
+            flex=self.cell.model.get("attention") == "flex",
+        )
         self.observer.leaves_parts = self.mode.leaves_parts
         self.observer.partition_ops = self.mode.partition_ops
         with self.observer:
@@ -224,8 +227,7 @@ class RunningTrial:
     def build(self) -> None:
         """Build the module, the workload and its inputs."""
         cell, mode, trial = self.cell, self.mode, self.trial
-        dtype, seed = getattr(torch, cell.dtype), cell.numerics.get("seed", 0)
-        module = build_module(cell.model["module"], dtype, self.device, seed)
+        module = build_module_of(cell, self.device)
         described = {}
         for spec in cell.model["inputs"]:
             described[spec["name"]] = {key: spec[key] for key in spec if key != "name"}
@@ -245,7 +247,7 @@ class RunningTrial:
     def prepare_and_check(self) -> None:
         """Prepare the mode's step, and compare its results with eager's."""
         memory.reset_peaks(self.device)
-        with self.context.phase("prepare"):
+        with self.context.phase("prepare"), self.observer.watching_flex():
             self.prepare()
         self.trial.prepare_peak_allocated_bytes, _ = memory.peaks(self.device)
         with self.context.phase("check"):
@@ -394,6 +396,8 @@ class RunningTrial:
                 self.trial.collective_ms = times.ms
                 self.trial.exposed_collective_ms = times.exposed_ms
             traced = trace_of(recorded)
+            if "attention" in self.cell.model:
+                self.trial.extra["attention_kernels"] = attention_kernels(traced)
         except (Ended, PartnerLostError):
             raise
         except UnsupportedError as error:
@@ -413,7 +417,7 @@ class RunningTrial:
         - the workload says so (`Workload.degraded`): eager writes to an input and the mode does
           not, or a server is saturated;
         - Dynamo or Inductor says so (`Observer.degraded_reason`): nothing was compiled, Dynamo gave
-          up, or something ran outside a CUDA graph.
+          up, FlexAttention ran unfused, or something ran outside a CUDA graph.
         """
         if self.wrong:
             raise Ended(Status.INCORRECT, self.wrong)

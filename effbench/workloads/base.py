@@ -22,7 +22,7 @@ from effbench.measure import flops, gradients
 from effbench.measure.accuracy import Comparison
 from effbench.measure.samples import Timing
 from effbench.measure.timing import Timer
-from effbench.models.build import build_module
+from effbench.models.build import build_module_of
 from effbench.models.inputs import (
     Args,
     Batch,
@@ -198,9 +198,8 @@ class Workload(ABC):
         """Return this workload with a module that is not split, built again if necessary."""
         if self.parallel is None:
             return self
-        dtype = getattr(torch, self.cell.dtype)
         with gradients.outside_inference_mode(), torch.enable_grad():
-            module = build_module(self.cell.model["module"], dtype, self.device, self.seed)
+            module = build_module_of(self.cell, self.device)
             finish_building(module, self.cell, self.specs)
             other = type(self)(
                 self.cell,

@@ -1,6 +1,7 @@
 """What Dynamo and Inductor count, and what they only log."""
 
 import logging
+import warnings
 from collections import Counter
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import torch._dynamo
 import torch._inductor.output_code as output_code
 from torch._inductor import cudagraph_utils
 from torch._inductor.scheduler import Scheduler
+from torch.nn.attention.flex_attention import flex_attention
 
 from effbench.measure import counters
 
@@ -28,6 +30,17 @@ TRACE = """  File "/home/x/main.py", line 7, in serve
 def logging_state():
     loggers = [logging.getLogger(name) for name in counters.LOGGERS]
     return [(logger.level, list(logger.handlers)) for logger in loggers]
+
+
+@pytest.mark.parametrize(("asked", "is_degraded"), [(True, True), (False, False)])
+def test_flex_attention_that_is_not_compiled(asked, is_degraded):
+    x = torch.randn(1, 1, 4, 16)
+    observer = counters.Observer(dynamo=False, flex=asked)
+    with warnings.catch_warnings(action="ignore"), observer.watching_flex():
+        flex_attention(x, x, x)
+    reason = observer.degraded_reason(COMPILED, CPU)
+    assert (reason is not None) == is_degraded
+    assert "unfused" in str(reason) or not is_degraded
 
 
 def test_inductors_own_call_is_caught():
