@@ -11,7 +11,7 @@ from effbench.core.printable import count
 def in_images(row: Identity, calls: int | None) -> str:
     """Return what these calls of a cell make, as ` (43 images)` or ` (2 videos)`; empty for other
     models and for None."""
-    module = row.params["model"]["module"]
+    module = row.params.get("model", {}).get("module", {})
     if calls is None or module.get("library") != "diffusers":
         return ""
     made = math.ceil(calls * row.bs / module["steps"])

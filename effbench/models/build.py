@@ -10,18 +10,19 @@ import random
 from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from effbench.core.cell import Cell
 from effbench.core.errors import ConfigError, suggest
 from effbench.core.printable import describe
 from effbench.core.python_files import module_of
-from effbench.models import attentions
 from effbench.models.inputs import Step
+
+if TYPE_CHECKING:
+    from effbench.core.cell import Cell
 
 KEY = "_target_"
 #: Device of the module that is being built, for constructors that draw many weights.
@@ -94,6 +95,8 @@ def build_module(
     # as Module.to, which would also cast complex weights and so drop their imaginary parts
     built._apply(cast)
     if attention is not None:
+        from effbench.models import attentions  # few cells need it
+
         attentions.choose(built, attention, dtype, torch.device(device))
     return built
 

@@ -54,7 +54,7 @@ def small(name):
 
 
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
-OF_LIBRARIES = ("timm", "torchvision", "transformers")  # test_networks.py
+OF_LIBRARIES = ("diffusers", "timm", "torchvision", "transformers")  # test_networks.py
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {*OF_LIBRARIES, "custom"}))
