@@ -129,7 +129,7 @@ class Bisection:
             others = 0 if are_commits else len(names) - len(cause)
             joint = " or " if are_commits else " with "
             answer = difference.sentence(joint.join(map("`{}`".format, cause)), probe, others)
-        self.report(difference, answer, cause)
+        self.report(answer, cause)
 
     def probe(self, names: Names) -> Probe:
         """Compare A with these changes. Raises as `run` does."""
@@ -156,7 +156,7 @@ class Bisection:
             self.probes.append(Probe.of(names, answer.duets, metric, outcome.sweep_id))
         return self.probes[-1]
 
-    def report(self, difference: Difference, answer: str, cause: Names) -> None:
+    def report(self, answer: str, cause: Names) -> None:
         """Write the answer, then the probes."""
         columns = [
             Column("changed"),
@@ -168,11 +168,12 @@ class Bisection:
         rows = []
         for probe in self.probes:
             ratio = part = Shown(None, "")
-            if probe.test and not difference.is_of_status:
+            if probe.test:
                 mark = "~" if probe.is_marked else ""
                 text = mark + ratio_text(probe.test.ratio, probe.test.low, probe.test.high)
                 ratio = Shown(probe.test.ratio, text)
-                explained = difference.part_of(probe)
+            if probe.test and self.difference and not self.difference.is_of_status:
+                explained = self.difference.part_of(probe)
                 part = Shown(explained, percent(explained))
             status = ": ".join(filter(None, [probe.after.status, probe.after.reason]))
             rows.append((" ".join(probe.names), ratio, part, one_line(status), probe.sweep_id))
