@@ -393,7 +393,10 @@ def attention_kernels(trace: Trace) -> list[str]:
     """Return the distinct names of kernels that computed attention, without C++ arguments."""
     names: set[str] = set()
     for kernel in trace.kernels:
-        if ATTENTION_NAME.search(f"{kernel.name} {kernel.operator}"):
+        text = kernel.name
+        if kernel.launch:  # a product on a GPU may belong to an attention
+            text += f" {kernel.operator}"
+        if ATTENTION_NAME.search(text):
             name, _, _ = kernel.name.partition("<")
             names.add(name.removeprefix("void "))
     return sorted(names)

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from effbench.core.errors import UnsupportedError
+from effbench.core.trace import Kernel, Trace
 from effbench.measure.trace import (
     CALL,
     FUSED_LOOPS,
     Call,
     Event,
     RecordedCalls,
+    attention_kernels,
     averaged,
     collective_times,
     host_work,
@@ -304,3 +306,14 @@ def test_collectives_on_a_gpu(events, expected):
 def test_collectives_on_the_cpu(events, expected):
     """They run in another thread, while the one of the model computes or waits."""
     assert times_of_collectives("cpu", *events) == pytest.approx(expected)
+
+
+def test_kernels_of_attention_on_a_gpu_by_name_or_operator():
+    kernels = [
+        Kernel("void flash_fwd<int, 2>(x)", "grid 1", "aten::_flash_attention", 1.0, 1.0, 0.0),
+        Kernel("sgemm", "grid 1", "aten::_scaled_dot_product_attention_math", 1.0, 1.0, 0.0),
+        Kernel("aten::view", "", "aten::scaled_dot_product_attention", 1.0, 1.0, 0.0),
+        Kernel("sgemm_other", "grid 1", "aten::linear", 1.0, 1.0, 0.0),
+    ]
+    trace = Trace("cuda", 1, 4.0, 0.0, 0.0, 4, tuple(kernels), {})
+    assert attention_kernels(trace) == ["flash_fwd", "sgemm"]
