@@ -20,8 +20,8 @@ from effbench.core.errors import UnsupportedError
 from effbench.core.printable import one_line
 from effbench.models.cache import KeyValueCache
 
-#: Queries, keys and values [B, H, T or S, K], a mask [T, S] of what is seen or None, and whether it
-#: is causal -> [B, H, T, K].
+#: Queries, keys and values [B, H, T or S, K], a mask [T or 1, S] of what is seen or None, and
+#: whether it is causal -> [B, H, T, K].
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool], Tensor]
 #: What transformers and diffusers call each choice.
 OF_TRANSFORMERS = {"flash": "flash_attention_2", "flex": "flex_attention"}
@@ -65,6 +65,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> 
         return attend(q, k, v, block_mask=causal_blocks(q.shape[-2], q.device))
     if mask is None:
         return attend(q, k, v)
+
+    mask = mask.expand(q.shape[-2], -1)  # one row may be for all queries
 
     def seen(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return torch.where(mask[query, key], score, -math.inf)

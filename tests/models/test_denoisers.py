@@ -1,8 +1,11 @@
 """Denoisers of diffusers by class, small ones, and the choice of attention."""
 
+import warnings
+
 import pytest
 import torch
 from own_cells import cpu_cell
+from torch.nn.attention.flex_attention import flex_attention
 
 from effbench.core.errors import ConfigError, UnsupportedError
 from effbench.core.images import in_images
@@ -148,3 +151,17 @@ def test_where_flash_attention_is_unsupported(device, dtype, words):
 def test_a_module_without_the_choice():
     with pytest.raises(UnsupportedError, match="Linear does not have this choice"):
         attentions.choose(torch.nn.Linear(2, 2), "eager", torch.float32, CPU)
+
+
+@pytest.mark.parametrize(("rows", "causal"), [(1, False), (8, False), (None, True), (None, False)])
+def test_flex_attention_gives_the_outputs_of_sdpa(monkeypatch, rows, causal):
+    # compiling it takes 15 s
+    monkeypatch.setattr(attentions, "compiled_flex", lambda: flex_attention)
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 8, 16)
+    mask = None
+    if rows is not None:
+        mask = torch.ones(rows, 8, dtype=torch.bool).tril(3)
+    with warnings.catch_warnings(action="ignore"):
+        output = attentions.flex(q, k, v, mask, causal)
+    torch.testing.assert_close(output, attentions.sdpa(q, k, v, mask, causal))
