@@ -20,6 +20,9 @@ TOGETHER = (
     "model.task",
     "model.seq",
     "model.image_size",
+    "model.resolution",
+    "model.frames",
+    "model.steps",
     "executor.name",
     "stream.",
 )
