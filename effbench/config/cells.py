@@ -172,21 +172,9 @@ def model_of(config: Config) -> dict[str, Any]:
     """Return a cell's `model`, with a name."""
     model = config.model
     name = model.name or model.module["_target_"].replace(":", ".").rpartition(".")[2]
-    module = dict(model.module)
-    arch, library = module.get("arch"), module.get("library")
-    if module["_target_"] == NETWORK and library in LIBRARIES and isinstance(arch, str):
-        # all names of a network give the same cell
-        module["arch"] = canonical(library, arch)
-        if name == arch:
-            name = module["arch"]
-    if config.phase == "generate" and library == "transformers":
-        # as many slots as a request has tokens, like the cache of transformers' own `generate`
-        slots = config.generate.prompt + config.generate.new_tokens
-        module |= {"task": "decode", "seq": slots}
-    if library == "diffusers":
-        preset = DENOISERS.get(str(module["arch"]), DenoiserPreset())
-        for setting in ("resolution", "frames", "steps"):
-            module[setting] = module.get(setting) or getattr(preset, setting)
+    module = module_of(config)
+    if name == model.module.get("arch"):
+        name = module["arch"]
     # a list, because it keeps the order of forward's arguments, unlike sorted JSON objects
     inputs = [{"name": input_name, **spec} for input_name, spec in (model.inputs or {}).items()]
     described = {
@@ -199,6 +187,24 @@ def model_of(config: Config) -> dict[str, Any]:
     if model.attention is not None:  # keys of older cells stay valid
         described["attention"] = model.attention
     return described
+
+
+def module_of(config: Config) -> dict[str, Any]:
+    """Return the settings of a cell's module, with those that follow from others."""
+    module = dict(config.model.module)
+    arch, library = module.get("arch"), module.get("library")
+    if module["_target_"] == NETWORK and library in LIBRARIES and isinstance(arch, str):
+        # all names of a network give the same cell
+        module["arch"] = canonical(library, arch)
+    if config.phase == "generate" and library == "transformers":
+        # as many slots as a request has tokens, like the cache of transformers' own `generate`
+        slots = config.generate.prompt + config.generate.new_tokens
+        module |= {"task": "decode", "seq": slots}
+    if library == "diffusers":
+        preset = DENOISERS.get(str(module["arch"]), DenoiserPreset())
+        for setting in ("resolution", "frames", "steps"):
+            module[setting] = module.get(setting) or getattr(preset, setting)
+    return module
 
 
 def resolve(cells: Sequence[Cell], has_cuda: bool) -> list[Cell]:

@@ -207,6 +207,10 @@ class Observer(logging.Handler):
         if counters.cudagraph_skips and device.type == "cuda":
             text = f"{counters.cudagraph_skips} graph(s) ran without a CUDA graph"
             return with_reasons(text, self.cudagraph_skips)
+        return self.uncaptured_reason()
+
+    def uncaptured_reason(self) -> str | None:
+        """Return why parts of graphs ran outside CUDA graphs that should not, or None."""
         left_out = self.parts - self.captured
         if self.partition_ops and left_out == 0 and self.parts:
             return f"Inductor found no operator to split at: {', '.join(self.partition_ops)}"
