@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 from busy_host import LOOPS, busy
 
+from effbench.analysis.duet import FLOOR, TIMES
 from effbench.cli.duet import measure
 from effbench.cli.options import side_of
 from effbench.core.cell import Trial
@@ -94,8 +95,9 @@ def record(db: str, depth: int, rounds: int, settings: Sequence[str]) -> Recorde
         format="json",  # without progress
         out=None,
     )
+    floors = dict.fromkeys(TIMES, FLOOR)
     began = time.monotonic()
-    _, (answer,) = measure(options, side_of(first), side_of(second))
+    _, (answer,) = measure(options, side_of(first), side_of(second), floors)
     seconds = (time.monotonic() - began) / rounds
     duets = answer.duets
     old, new = (
