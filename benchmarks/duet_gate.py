@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 from busy_host import LOOPS, busy
 
-from effbench.analysis.duet import FLOOR, TIMES
+from effbench.analysis.duet import TIMES
 from effbench.cli.duet import measure
 from effbench.cli.options import side_of
 from effbench.core.cell import Trial
