@@ -70,9 +70,9 @@ def suspects(commits: Names, explains: Judge) -> Names:
 
 @dataclass(frozen=True)
 class Probe:
-    """What duets of A and a changed A show. `names`: of what was changed; `before`, `after`: the
-    trial of A and of the changed side that ended worst. `test`: of the ratio changed ÷ A of the
-    metric, None without figures; `is_marked`: whether the host was disturbed."""
+    """The result of duets of A and a changed A. `names`: the changed settings or the commit;
+    `before`, `after`: the worst trial of each side; `test`: tests the metric's ratio changed ÷ A,
+    None without figures; `is_marked`: whether the host was disturbed."""
 
     names: Names
     before: Trial

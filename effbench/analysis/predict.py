@@ -144,12 +144,11 @@ class Predictor(msgspec.Struct):
 
     def predict(self, result: Result, trial: Trial) -> Predictions:
         """Predict the speedup of each mode that was fitted on similar networks, from a result in
-        eager and its trial. Raises NothingFoundError if there is none."""
-        changed = result.params.keys() & OTHER_CALLS or "quantize" in result.params["numerics"]
-        is_plain = result.phase == "inference" and not changed
-        if not is_plain or result.gpu_name not in self.gpus or result.dtype != self.dtype:
+        eager and its trial. Raises NothingFoundError if no mode can be predicted."""
+        is_fitted = is_plain(result) and result.dtype == self.dtype
+        if not is_fitted or result.gpu_name not in self.gpus:
             fitted = f"calls of inference in {self.dtype} on one {' or '.join(self.gpus)}"
-            raise NothingFoundError(f"no prediction: fitted on {fitted}")
+            raise NothingFoundError(f"no prediction: it was fitted on {fitted}")
         eager = EagerProfile.of(result, trial)
         ranked = []
         unsure = {}
@@ -166,6 +165,16 @@ class Predictor(msgspec.Struct):
             raise NothingFoundError(f"no prediction: {'; '.join(dict.fromkeys(unsure.values()))}")
         ranked.sort(key=lambda prediction: prediction.latency_ms)
         return Predictions(ranked, unsure)
+
+
+def is_plain(result: Result) -> bool:
+    """Return whether a cell's calls are one forward pass on one GPU, with the model's own attention
+    and weights."""
+    if result.phase != "inference" or result.params.keys() & OTHER_CALLS:
+        return False
+    if result.params.get("model", {}).get("attention"):
+        return False
+    return "quantize" not in result.params["numerics"]
 
 
 def shipped() -> Predictor:

@@ -20,8 +20,8 @@ from effbench.core.errors import UnsupportedError
 from effbench.core.printable import one_line
 from effbench.models.cache import KeyValueCache
 
-#: Queries, keys and values [B, H, T or S, K], a mask [T or 1, S] of what is seen or None, and
-#: whether it is causal -> [B, H, T, K].
+#: Queries, keys and values [B, H, T or S, K]; a mask [T or 1, S], true where a query sees a key, or
+#: None; whether it is causal -> [B, H, T, K].
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool], Tensor]
 #: What transformers and diffusers call each choice.
 OF_TRANSFORMERS = {"flash": "flash_attention_2", "flex": "flex_attention"}

@@ -83,6 +83,7 @@ def test_modes_are_ranked_with_those_that_may_be_faster():
         {"params": PARAMS | {"stream": {"name": "uniform"}}},
         {"params": PARAMS | {"parallel": "tensor(2)"}},
         {"params": {"numerics": {"quantize": "int8"}}},
+        {"params": PARAMS | {"model": {"attention": "flex"}}},
     ],
 )
 def test_nothing_was_fitted_there(changed):
