@@ -119,7 +119,7 @@ COLUMNS = {
 NEEDS = {
     "aot-inductor": "g++; on CUDA also CUDA's headers, Triton and a C compiler",
     **dict.fromkeys(
-        ("compile+graph", "default+graph", "default+piecewise", "partition-graph"),
+        ("compile+graph", "default+graph", "default+piecewise"),
         "CUDA, Triton, a C compiler",
     ),
     "default": "a C++ compiler on the CPU; Triton and a C compiler on CUDA",

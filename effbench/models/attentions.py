@@ -162,6 +162,23 @@ def choose_in_timm(parts: list[nn.Module], attention: str) -> bool:
     return bool(attentions) and attention in ("eager", "sdpa")
 
 
+def use_products(module: nn.Module) -> None:
+    """Let attentions whose kernels do not compute in float64, FlashAttention's and FlexAttention's,
+    use products and a softmax."""
+    parts = list(module.modules())
+    for part in parts:
+        if isinstance(part, ChosenAttention) and part.attend in (flash, flex):
+            part.attend = eager
+    network = first_with(parts, "set_attn_implementation")
+    if network is not None and network.config._attn_implementation in OF_TRANSFORMERS.values():
+        choose_in_transformers(parts, "eager")
+    backends = {
+        getattr(getattr(part, "processor", None), "_attention_backend", None) for part in parts
+    }
+    if backends & {OF_DIFFUSERS["flash"], "flex"}:
+        choose_in_diffusers(parts, "eager")
+
+
 def first_with(parts: list[nn.Module], method: str) -> Any:
     """Return the first module that has this method, or None."""
     return next((part for part in parts if hasattr(part, method)), None)

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -110,8 +110,6 @@ class Mode(ABC):
     writes_state: bool = True
     #: Whether it runs a module that ranks share, with the collectives in its calls.
     splits: bool = True
-    #: Operators around which Inductor ends and begins CUDA graphs, as the mode asks it to.
-    partition_ops: Sequence[str] = ()
     #: Whether the mode keeps some parts of graphs, or batch sizes, outside CUDA graphs.
     leaves_parts: bool = False
     #: Whether it stores something in `cache_dir` that contains the module's weights.

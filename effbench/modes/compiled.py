@@ -82,7 +82,6 @@ class Compiled(TracedMode):
         self.uses_cuda_graphs = bool(self.options.get("triton.cudagraphs"))
         if self.uses_cuda_graphs:
             self.settling_calls = 3
-            self.partition_ops = self.options.get("custom_should_partition_ops") or ()
             self.leaves_parts = any(self.options.get(name) for name in LEAVING_OUT)
 
     def missing(self, device: torch.device) -> str | None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from effbench.core.cell import Status
 from effbench.measure.accuracy import Comparison, Parts, parts
+from effbench.models import attentions
 from effbench.models.inputs import Inputs
 from effbench.modes.selective import results_in
 from effbench.workloads.base import copies
@@ -99,8 +100,9 @@ def outputs_of_copy(module: nn.Module, inputs: Inputs) -> Parts:
 
 def double(module: nn.Module) -> nn.Module:
     """Return a copy of the module in float64, with the values of its quantized weights and of
-    tensors in attributes."""
+    tensors in attributes, and with attentions that compute in float64."""
     wide = copy.deepcopy(module, results_in(module))
+    attentions.use_products(wide)
     for part in wide.modules():
         for name, value in vars(part).items():
             if is_dense(value) and value.is_floating_point():

@@ -147,18 +147,17 @@ def test_what_was_left_out(graphs, reason):
 
 
 @pytest.mark.parametrize(
-    ("graphs", "operators", "reasons", "expected"),
+    ("graphs", "reasons", "expected"),
     [
-        ([graph(2, 3)], ["aten::mm"], ["custom partition op: aten::mm.default"], "None"),
-        ([graph(2, 3)], [], [], "None"),
-        ([graph(1)], ["aten::mm"], [], "no operator to split at: aten::mm"),
-        ([graph(0, 2)], ["aten::mm"], ["custom partition op: aten::mm.default"], "2 of 2 parts"),
-        ([graph(2, 4)], ["aten::mm"], ["custom partition op: aten::mm", "cpu ops"], "cpu ops"),
+        ([graph(2, 3)], ["custom partition op: aten::mm.default"], "None"),
+        ([graph(2, 3)], [], "None"),
+        ([graph(0, 2)], ["custom partition op: aten::mm.default"], "2 of 2 parts"),
+        ([graph(2, 4)], ["custom partition op: aten::mm", "cpu ops"], "cpu ops"),
     ],
 )
-def test_parts_that_a_mode_leaves_out(graphs, operators, reasons, expected):
+def test_parts_that_a_mode_leaves_out(graphs, reasons, expected):
     observer = counters.Observer()
-    observer.leaves_parts, observer.partition_ops = True, operators
+    observer.leaves_parts = True
     observer.part_reasons |= dict.fromkeys(reasons)
     for each in graphs:
         observer.count(each)

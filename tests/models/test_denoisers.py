@@ -15,6 +15,7 @@ from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.selective import classes_of_blocks
+from effbench.workloads import quantization
 
 BS, TOKENS, PIXELS = 2, 4, 64
 CPU = torch.device("cpu")
@@ -165,3 +166,38 @@ def test_flex_attention_gives_the_outputs_of_sdpa(monkeypatch, rows, causal):
     with warnings.catch_warnings(action="ignore"):
         output = attentions.flex(q, k, v, mask, causal)
     torch.testing.assert_close(output, attentions.sdpa(q, k, v, mask, causal))
+
+
+@pytest.mark.parametrize("attention", ["flash", "flex", "sdpa"])
+def test_a_copy_in_float64_needs_no_kernel_of_other_types(attention):
+    torch.manual_seed(0)
+    block, x = AttentionBlock(seq=8, width=32, heads=2, causal=True).eval(), torch.randn(2, 8, 32)
+    with torch.no_grad():
+        wanted = block(x)
+        block.attention.attend = attentions.OWN[attention]
+        exact = quantization.double(block)(x.double())
+    torch.testing.assert_close(exact.float(), wanted)
+    assert block.attention.attend is attentions.OWN[attention]
+
+
+@pytest.mark.parametrize(("chosen", "copied"), [("flex_attention", "eager"), ("sdpa", "sdpa")])
+def test_a_copy_in_float64_of_a_network_of_transformers(chosen, copied):
+    config = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "head_dim": 8}
+    module = libraries.network("transformers", arch="llama-1b", config=config, task="prefill")
+    network = attentions.first_with(list(module.modules()), "set_attn_implementation")
+    network.set_attn_implementation(chosen)
+    double = quantization.double(module)
+    wide = attentions.first_with(list(double.modules()), "set_attn_implementation")
+    assert wide.config._attn_implementation == copied
+    assert network.config._attn_implementation == chosen
+
+
+@pytest.mark.slow
+@pytest.mark.extra("diffusers")
+def test_a_copy_in_float64_of_a_denoiser():
+    module = denoiser("FluxTransformer2DModel")
+    attentions.choose(module, "flex", torch.float32, CPU)
+    double = quantization.double(module)
+    args, kwargs = make_inputs(parse_inputs(module.inputs), BS, torch.float64, "cpu", 0)
+    with torch.no_grad():
+        assert double(*args, **kwargs).isfinite().all()

@@ -1,7 +1,13 @@
 """From exceptions to a status and one line."""
 
+import json
+import queue
+import re
+from pathlib import Path
+
 import pytest
 import torch
+from torch.distributions import Distribution
 
 from effbench.core.errors import UnsupportedError
 from effbench.core.python_files import module_of
@@ -111,8 +117,37 @@ def test_an_error_says_where_in_the_users_code_it_was_raised(users_module, line)
     assert failures.location(wrapped) == "nets/mine.py:4 in forward"
 
 
-def test_an_error_without_a_frame_of_the_user_has_no_location():
-    assert failures.location(ValueError("never raised")) == ""
+def test_code_that_inductor_generates_is_not_the_users(users_module, monkeypatch):
+    error = users_module("def forward():\n    raise ValueError('too few')\n")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(Path.cwd()))
+    assert "mine.py" not in failures.location(error)
+
+
+def raised_in_library(call):
+    """Return what the call raises, without the frames of this file."""
+    with pytest.raises(Exception) as caught:
+        call()
+    frames = caught.value.__traceback__
+    while frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return caught.value.with_traceback(frames)
+
+
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [
+        (lambda: json.loads("x"), ""),
+        (lambda: torch.nn.Linear(2, 2)(torch.zeros(3)), ""),
+        (queue.Queue().get_nowait, r".*queue\.py:\d+ in get"),
+        (Distribution(validate_args=False).sample, r"torch/distributions/.*\.py:\d+ in rsample"),
+    ],
+)
+def test_only_an_error_without_a_message_names_a_frame_of_a_library(call, place):
+    assert re.fullmatch(place, failures.location(raised_in_library(call)))
+
+
+def test_an_error_that_was_never_raised_has_no_location():
+    assert failures.location(AssertionError()) == ""
 
 
 def test_a_module_that_ends_its_process_is_a_crash_with_its_message():
