@@ -24,12 +24,12 @@ def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult
 
     These are the rows whose difference from the best one is not significant, and marked ones that
     may be better; the reference mode, too, if the best speedup's interval includes 1. There is no
-    winner among fewer than two ok rows, among rows of one trial each, if all figures are marked, if
-    the best row's speedup is marked although its time is not (by its pairs, or by its reference
-    mode), and for metrics without intervals.
+    winner among fewer than two ok rows, if the best row has a single trial, if all figures are
+    marked, if the best row's speedup is marked although its time is not (by its pairs, or by its
+    reference mode), and for metrics without intervals.
     """
     ok = [row for row in point if row.is_ok]
-    if len(ok) < 2 or all(row.trials == 1 for row in ok):
+    if len(ok) < 2:
         return []
     decisive = _decisive_metric(ok, metric)
     unmarked = _candidates(ok, decisive)
@@ -37,7 +37,7 @@ def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult
         return []
     winning = _best_and_ties(unmarked, decisive)
     best = winning[0]
-    if why_marked(best, metric) is not None:
+    if best.trials == 1 or why_marked(best, metric) is not None:
         return []
     for row in ok:
         if row in winning:
@@ -73,8 +73,8 @@ def _candidates(rows: Sequence[LabelledResult], metric: str) -> list[LabelledRes
 
 
 def _best_and_ties(rows: Sequence[LabelledResult], metric: str) -> list[LabelledResult]:
-    """Return the row with the best figure, then those whose difference from it is not significant,
-    which all are if it has no interval."""
+    """Return the row with the best figure, then those whose difference from it is not
+    significant."""
     best = min(rows, key=lambda row: _cost(row, metric).value)
     least = _cost(best, metric)
     others = [row for row in rows if row is not best]

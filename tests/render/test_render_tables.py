@@ -124,6 +124,23 @@ def test_a_mode_whose_speedup_is_not_significant_does_not_win_by_its_time():
     assert row.winners == ["default", "eager"]
 
 
+@pytest.mark.parametrize(
+    ("trials", "winners"),
+    [((3, 3), ["default"]), ((1, 3), ["default", "eager"]), ((3, 1), []), ((1, 1), [])],
+)
+def test_a_mode_with_a_single_trial_does_not_win(trials, winners):
+    """Trials of eager, and of the faster mode."""
+    intervals = [(0.099, 0.101), (0.049, 0.051)]
+    rows = []
+    for count, mode, (low, high) in zip(trials, ("eager", "default"), intervals, strict=True):
+        bounds = {"latency_ci_low_ms": low, "latency_ci_high_ms": high}
+        if count == 1:
+            bounds = dict.fromkeys(bounds)
+        rows.append(make.row(mode=mode, latency_ms=(low + high) / 2, trials=count, **bounds))
+    (row,) = speedup_table(rows, "latency_ms").rows
+    assert row.winners == winners
+
+
 PERIOD = {"period_ms": 0.04, "period_ci_low_ms": 0.038, "period_ci_high_ms": 0.042}
 TWICE = {**PERIOD, **period_speedup(2.0, 1.9, 2.1)}
 
