@@ -72,7 +72,7 @@ def test_a_claim_has_its_verdict_figures_and_intervals(name, results):
     run = Reproduction(
         experiment,
         server=None,
-        probed=SimpleNamespace(gpus=["an H200"]),
+        probed=SimpleNamespace(gpus=["an H200"] * 2),
         db="",
         overrides={},
         quiet=True,
@@ -80,7 +80,11 @@ def test_a_claim_has_its_verdict_figures_and_intervals(name, results):
     (claim,) = [claim for claim in experiment.claims if claim.id == name]
     run.checks = row["measured"].get("evidence", {})
     of_claim = chosen(experiment, row["measured"].get("sweeps", ()), results)
-    run.results = {name: of_claim for name in claim.inputs if name not in run.checks}
+    sweeps = [sweep for sweep in claim.inputs if sweep not in run.checks]
+    for sweep in sweeps:
+        title = f"{experiment.name}/{sweep}"
+        named = [result for result in of_claim if result.sweep_name == title]
+        run.results[sweep] = named if len(sweeps) > 1 else of_claim
     found = run.verdict_row(run.judge(claim))
     assert not run.mistakes
     for key in ("verdict", "reason", "experiment"):
