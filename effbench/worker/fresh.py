@@ -1,7 +1,7 @@
 """A fresh process: `python -m effbench.worker.fresh REQUEST DESCRIPTOR`.
 
 It does what a user's program does up to its first answer, and imports nothing else before it; see
-`fresh_program.py`. `REQUEST`: the file of a `FreshRequest`; `DESCRIPTOR`: the pipe for messages.
+`fresh_program.py`. `REQUEST`: the file of a `FreshRequest`; `DESCRIPTOR`: the file for messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a cold start and its fresh processes tell each other. Standard library only, because a fresh
 process imports this module before its first answer.
 
-A request is a file of JSON. The answers come through a pipe, as messages:
+A request is a file of JSON. The answers are messages in another file:
 
     {"v", "part", "ns"}: a part that has ended, and when by CLOCK_MONOTONIC, which processes share
     {"v", "result"}: a `FreshResult`, once

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import selectors
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from effbench.core import processes
 from effbench.core.cell import Status
-from effbench.core.message import Json, MessageError, decode
+from effbench.core.message import Json, decode
 from effbench.worker.fresh_messages import (
     FIRST_CALL,
     IMPORTS,
@@ -29,11 +26,8 @@ from effbench.worker.fresh_messages import (
     PreparedSize,
 )
 
-READ_BYTES = 1 << 16
-#: Seconds after which to look whether a process has ended: its children may hold the pipe.
-POLL_S = 1.0
-#: Seconds in which a process that has sent its result must end.
-END_S = 10.0
+#: Seconds after which to look for messages.
+POLL_S = 0.1
 
 
 @dataclass
@@ -41,13 +35,12 @@ class FreshRun:
     """How a fresh process ran. Times are of CLOCK_MONOTONIC in ns.
 
     `parts`: all parts, in order; `started_ns`: just before it was started; `ended_ns`: when each
-    part ended; `answered_ns`: when the message of the first answer arrived.
+    part ended.
     """
 
     parts: list[str]
     started_ns: int
     ended_ns: dict[str, int] = field(default_factory=dict)
-    answered_ns: int = 0
     result: FreshResult | None = None
     failure: FreshFailure | None = None
 
@@ -57,14 +50,9 @@ class FreshRun:
         return self.parts[min(len(self.ended_ns), len(self.parts) - 1)]
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the process has sent its result, or how it failed."""
-        return self.result is not None or self.failure is not None
-
-    @property
     def cold_s(self) -> float:
-        """Seconds from the start to the first answer, measured here."""
-        return (self.answered_ns - self.started_ns) / 1e9
+        """Seconds from the start to the first answer."""
+        return (self.ended_ns[FIRST_CALL] - self.started_ns) / 1e9
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each part by name. The compiler's parts and imports are taken out
@@ -82,12 +70,10 @@ class FreshRun:
             seconds[FIRST_CALL] -= imports_s + sum(inside.values())
         return seconds
 
-    def accept(self, message: Json, arrived_ns: int) -> None:
+    def accept(self, message: Json) -> None:
         """Take a message of the process."""
         if "part" in message:
             self.ended_ns[message["part"]] = message["ns"]
-            if message["part"] == FIRST_CALL:
-                self.answered_ns = arrived_ns
         elif "result" in message:
             self.result = result_of(message["result"])
         elif "failed" in message:
@@ -104,55 +90,33 @@ def result_of(data: Mapping[str, Any]) -> FreshResult:
 
 
 class FreshProcess:
-    """A fresh process that runs. `folder`: where its request is written."""
+    """A fresh process that runs. `folder`: an empty one for its request and its messages."""
 
     def __init__(self, request: FreshRequest, env: Mapping[str, str], folder: Path) -> None:
         path = folder / "request.json"
         path.write_text(json.dumps(asdict(request)))
-        self.pipe, end = os.pipe()
-        os.set_blocking(self.pipe, False)
-        self.buffer = b""
-        self.is_closed = False
+        self.messages = folder / "messages"
         self.oom_kills = processes.oom_kills()
-        command = [sys.executable, "-m", "effbench.worker.fresh", str(path), str(end)]
-        self.run = FreshRun(request.parts, time.monotonic_ns())
-        self.process = subprocess.Popen(
-            command,
-            env=env,
-            pass_fds=[end],
-            stdin=subprocess.DEVNULL,
-        )
-        os.close(end)
+        with self.messages.open("wb") as messages:
+            end = messages.fileno()
+            command = [sys.executable, "-m", "effbench.worker.fresh", str(path), str(end)]
+            self.run = FreshRun(request.parts, time.monotonic_ns())
+            self.process = subprocess.Popen(
+                command,
+                env=env,
+                pass_fds=[end],
+                stdin=subprocess.DEVNULL,
+            )
 
     @property
-    def is_done(self) -> bool:
-        """Whether it has sent all messages, or has ended."""
-        return self.run.is_complete or self.is_closed or self.process.poll() is not None
+    def is_running(self) -> bool:
+        return self.process.poll() is None
 
     def read(self) -> None:
-        """Take the messages that have arrived."""
-        while not self.is_closed:
-            try:
-                data = os.read(self.pipe, READ_BYTES)
-            except BlockingIOError:  # nothing more yet
-                return
-            arrived_ns = time.monotonic_ns()
-            self.is_closed = not data
-            *lines, self.buffer = (self.buffer + data).split(b"\n")
-            for line in lines:
-                with suppress(MessageError):  # user code can write to that pipe, too
-                    self.run.accept(decode(line), arrived_ns)
-
-    def end(self) -> None:
-        """Wait for its end, and kill it if that takes long. Without a result or failure of its own,
-        how it ended is the failure."""
-        try:
-            self.process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        if not self.run.is_complete:
-            self.run.failure = self.failure()
+        """Take the messages that it has sent so far; it may still write the last line."""
+        lines, _, _ = self.messages.read_bytes().rpartition(b"\n")
+        for line in lines.splitlines():
+            self.run.accept(decode(line))
 
     def failure(self) -> FreshFailure:
         """Return how the process ended without a result."""
@@ -165,9 +129,8 @@ class FreshProcess:
             reason = f"the fresh process was killed by {signal.Signals(-code).name} {where}"
         return FreshFailure(str(Status.CRASHED), reason, "")
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """Kill the process if it still runs."""
-        os.close(self.pipe)
         self.process.kill()
         self.process.wait()
 
@@ -183,39 +146,31 @@ def run_together(
     begins, of the process that is behind all others."""
     started: list[FreshProcess] = []
     try:
-        with selectors.DefaultSelector() as selector:
-            for number, request in enumerate(requests):
-                place = folder / str(number)
-                place.mkdir()
-                process = FreshProcess(request, env, place)
-                started.append(process)
-                selector.register(process.pipe, selectors.EVENT_READ, process)
-            follow(selector, started, announce)
-        for process in started:
-            process.end()
+        for number, request in enumerate(requests):
+            place = folder / str(number)
+            place.mkdir()
+            started.append(FreshProcess(request, env, place))
+        follow(started, announce)
     finally:
         for process in started:
-            process.close()
+            process.kill()
+    for process in started:
+        if process.run.result is None and process.run.failure is None:
+            process.run.failure = process.failure()
     return [process.run for process in started]
 
 
-def follow(
-    selector: selectors.BaseSelector,
-    started: Sequence[FreshProcess],
-    announce: Callable[[str], None],
-) -> None:
-    """Read the messages of the processes until all have sent them or have ended."""
+def follow(started: Sequence[FreshProcess], announce: Callable[[str], None]) -> None:
+    """Read the messages of the processes until all have ended."""
     announced = ""
-    running = list(started)
-    while running:
+    are_running = True
+    while are_running:
+        # before reading, so that no last message is lost
+        are_running = any(process.is_running for process in started)
+        for process in started:
+            process.read()
         part = min((process.run.part for process in started), key=PARTS.index)
         if part != announced:
             announce(part)
             announced = part
-        for key, _ in selector.select(POLL_S):
-            key.data.read()
-        for process in list(running):
-            if process.is_done:
-                process.read()
-                selector.unregister(process.pipe)
-                running.remove(process)
+        time.sleep(POLL_S)

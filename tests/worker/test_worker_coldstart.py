@@ -112,7 +112,8 @@ def test_what_a_cold_start_records(eager):
     assert trial.extra["coldstart"]["sizes"][0]["bs"] == 4
     assert trial.rel_error == 0
     assert trial.cache_reuse is None
-    assert phases[-5:] == ["interpreter", "imports", "build", "first_call", "check"]
+    longer = [phase for phase in phases if phase != "build"]
+    assert longer[-4:] == ["interpreter", "imports", "first_call", "check"]
 
 
 def test_effbench_adds_little_to_the_imports(eager):
@@ -296,7 +297,7 @@ def test_versions_that_differ():
 def test_the_compilers_seconds_are_taken_out_of_the_first_call():
     run = FreshRun(["interpreter", "imports", "build", "first_call"], started_ns=0)
     for second, part in enumerate(run.parts, 1):
-        run.accept({"part": part, "ns": second * 10**9}, arrived_ns=second * 10**9)
+        run.accept({"part": part, "ns": second * 10**9})
     run.result = FreshResult({"trace": 0.25, "compile": 0.5}, compiler_imports_s=0.125)
     seconds = run.seconds()
     assert run.part == "first_call"
