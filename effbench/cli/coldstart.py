@@ -15,7 +15,7 @@ from effbench.cli.show import reasons
 from effbench.core.cell import COLDSTART, Cell, Status, Trial
 from effbench.core.errors import NothingFoundError, UsageError
 from effbench.core.labels import LabelledResults, label_rows
-from effbench.core.message import FILL, USE, TrialRequest
+from effbench.core.message import TrialRequest
 from effbench.core.metrics import METRICS
 from effbench.core.printable import listed, one_line
 from effbench.core.settings import db_option
@@ -207,8 +207,7 @@ def use_folder(args: argparse.Namespace, folder: Path) -> int:
         raise UsageError(
             f"--try: {folder} holds no cache; effbench coldstart MODEL --make {folder} makes one"
         )
-    caches = FILL if args.make else USE
-    cell, trial = started_once(words_of(args, FOLDER_DEFAULTS), folder, caches)
+    cell, trial = started_once(words_of(args, FOLDER_DEFAULTS), folder)
     missed = trial.extra.get(COLDSTART, {}).get("missed", [])
     lines = [folder_sentence(trial, missed)]
     if trial.disturbance is not None:
@@ -225,10 +224,10 @@ def use_folder(args: argparse.Namespace, folder: Path) -> int:
     return int(trial.status is not Status.OK or not holds(trial))
 
 
-def started_once(words: Sequence[str], folder: Path, caches: str) -> tuple[Cell, Trial]:
-    """Run one cold start of the only cell of these overrides with the cache in the folder, without
-    recording it; return the cell and the trial. `caches`: FILL or USE. Raises EffbenchError for
-    what cannot run."""
+def started_once(words: Sequence[str], folder: Path) -> tuple[Cell, Trial]:
+    """Run one cold start of the only cell of these overrides with the cache in the folder, which is
+    made if there is none, without recording it; return the cell and the trial. Raises EffbenchError
+    for what cannot run."""
     from effbench.config.cells import prepare
     from effbench.config.launch import jobs_of
     from effbench.config.overrides import read
@@ -245,6 +244,8 @@ def started_once(words: Sequence[str], folder: Path, caches: str) -> tuple[Cell,
         raise UsageError(
             "--make and --try take one mode, one batch size, and cache=bundle or cache=package"
         )
+    if matrix.runs[0].cell.change == "constant":
+        raise UsageError("--make and --try take no coldstart.change=constant; see --changes")
     make_cache_folders(settings)
     try:
         with (
@@ -259,7 +260,6 @@ def started_once(words: Sequence[str], folder: Path, caches: str) -> tuple[Cell,
                 protocol=asdict(settings.protocol),
                 gpu_uuid=slot.uuid,
                 cache_dir=str(folder.resolve()),
-                caches=caches,
                 cores=slot.cores,
             )
             with wait_for_device(slot, command.stop):

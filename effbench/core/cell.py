@@ -146,6 +146,13 @@ class Cell:
         return dataclasses.replace(self, parallel=parallel)
 
     @property
+    def change(self) -> str:
+        """What differs from when the cache was made: a value of `coldstart.change`; NO_CHANGE in
+        another phase."""
+        change: str = (self.coldstart or {}).get("change", NO_CHANGE)
+        return change
+
+    @property
     def model_name(self) -> str:
         name: str = self.model["name"]
         return name

@@ -32,8 +32,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 VERSION = 1
-#: Values of `TrialRequest.caches`.
-FILL, USE = "fill", "use"
 #: Plain JSON: a task's payload and result.
 Json = dict[str, Any]
 #: The phases in which a trial and a probe first touch a GPU.
@@ -146,9 +144,6 @@ class TrialRequest(Payload):
     rank: RankRequest | None = None
     # value of CUDA_VISIBLE_DEVICES that selects another GPU, for coldstart.change=gpu
     other_gpu: str | None = None
-    # phase=coldstart: make the caches in `cache_dir` if there are none (FILL), or use only what is
-    # there (USE)
-    caches: str = FILL
 
     def __post_init__(self) -> None:
         # from JSON

@@ -153,9 +153,8 @@ def uncacheable(cell: Cell, mode: Mode) -> str | None:
 
     name, cache = cell.mode_name, cell.cache
     if cache == NO_CACHE:
-        change = (cell.coldstart or {}).get("change", NO_CHANGE)
-        if change != NO_CHANGE:
-            return f"coldstart.change={change} needs a cache, and this cell has cache=none"
+        if cell.change != NO_CHANGE:
+            return f"coldstart.change={cell.change} needs a cache, and this cell has cache=none"
     elif cache == "package":
         if not mode.stores_weights:
             return f"cache=package needs mode=aot-inductor, not {name}"

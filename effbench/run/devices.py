@@ -163,14 +163,9 @@ def slots_of(gpus: Sequence[ProbedGpu], cells: Iterable[Cell]) -> list[Slot]:
 # --- several devices ---
 
 
-def changes_gpu(cell: Cell) -> bool:
-    """Return whether a trial of this cell makes a cache on one GPU and uses it on another."""
-    return cell.coldstart is not None and cell.coldstart["change"] == "gpu"
-
-
 def device_count(cell: Cell) -> int:
     """Return the number of devices that a trial of this cell needs: one for each of its ranks."""
-    if changes_gpu(cell):
+    if cell.change == "gpu":  # it makes a cache on one, and uses it on the other
         return 2
     parallel = Parallel.parse(cell.parallel or NONE)
     return parallel.size if parallel else 1
@@ -183,7 +178,7 @@ def lacking_devices(cell: Cell, slots: Iterable[Slot]) -> str | None:
     if size == 1:
         return None
     setting = f"parallel={cell.parallel}"
-    if changes_gpu(cell):
+    if cell.change == "gpu":
         setting = "coldstart.change=gpu"
         if cell.device != "cuda":
             return f"{setting} needs device=cuda, not {cell.device}"
@@ -202,7 +197,7 @@ def joined_slot(cell: Cell, slots: Sequence[Slot]) -> Slot:
     size = device_count(cell)
     if size == 1:
         return slots[0]
-    if changes_gpu(cell):
+    if cell.change == "gpu":
         first, second = sorted(slots[:2], key=lambda slot: slot.index or 0)
         return replace(first, name=f"{first.name}, {second.name}", other=second)
     ranks = cpu_ranks(slots[0], size)

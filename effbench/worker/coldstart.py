@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from effbench.core.cell import NO_CACHE, NO_CHANGE, Cell, Status, mode_settings
+from effbench.core.cell import NO_CACHE, Cell, Status, mode_settings
 from effbench.core.folders import cache_home
-from effbench.core.message import DEVICE_PHASE, USE, Json, MessagePipe, TrialRequest
+from effbench.core.message import DEVICE_PHASE, Json, MessagePipe, TrialRequest
 from effbench.core.printable import count
 from effbench.measure.accuracy import Parts, parts
 from effbench.measure.cache_keys import differences
@@ -80,25 +80,18 @@ def run_task(payload: Json, pipe: MessagePipe) -> Json:
     return record_of(context, lambda: ColdStart(context, filling_cell(cell)).perform())
 
 
-def change_of(cell: Cell) -> str:
-    """Return what is different from when the cache was made."""
-    change: str = (cell.coldstart or {}).get("change", NO_CHANGE)
-    return change
-
-
 def measured_cell(cell: Cell) -> Cell:
     """Return the cell that a process runs which uses the cache."""
-    change = change_of(cell)
-    if change == "bs":
+    if cell.change == "bs":
         return replace(cell, bs=2 * cell.bs)
-    if change == "constant":
+    if cell.change == "constant":
         return scaled_cell(cell, SCALE)
     return cell
 
 
 def filling_cell(cell: Cell) -> Cell:
     """Return the cell that the process runs which makes the cache."""
-    if change_of(cell) == "constant":
+    if cell.change == "constant":
         return scaled_cell(cell, MADE_SCALE)
     return cell
 
@@ -142,7 +135,6 @@ class ColdStart:
         self.filling = filling
         self.trial = context.trial
         self.settings = context.cell.coldstart or {}
-        self.change = change_of(context.cell)
         self.cache = context.cell.cache or NO_CACHE
         self.eager = RunningTrial(context)
         self.extra: dict[str, Any] = {}
@@ -151,8 +143,6 @@ class ColdStart:
         """Measure the cold start, and compare the first answer with eager's."""
         self.trial.extra[EXTRA] = self.extra
         self.refuse()
-        if self.request.caches == USE:
-            self.require_caches()
         with self.context.phase(DEVICE_PHASE):
             self.eager.take_device()
         with self.context.phase("setup"):
@@ -181,20 +171,14 @@ class ColdStart:
         reason = None
         if self.cell.numerics.get("quantize"):
             reason = "phase=coldstart does not support numerics.quantize"
-        if self.cache == PACKAGE and self.change == "bs":
+        if self.cache == PACKAGE and self.cell.change == "bs":
             reason = "a package only accepts the batch size with which it was made"
         if self.cache == PACKAGE and self.settings.get("sizes", 1) > 1:
             reason = "a package has one batch size: use coldstart.sizes=1"
-        if self.change == "gpu" and self.request.other_gpu is None:
+        if self.cell.change == "gpu" and self.request.other_gpu is None:
             reason = "coldstart.change=gpu needs a second GPU"
         if reason is not None:
             raise Ended(Status.UNSUPPORTED, reason)
-
-    def require_caches(self) -> None:
-        """Raise Ended if the folder has no caches."""
-        folder = Path(self.request.cache_dir or ".")
-        if self.caches(folder).made() is None:
-            raise Ended(Status.ERROR, f"{folder} has no caches: make them with --make {folder}")
 
     # --- the reference
 
@@ -259,8 +243,8 @@ class ColdStart:
         """Return the caches of this cell. `place`: where they are if the request names no
         folder."""
         folder = Path(self.request.cache_dir or place / "caches")
-        if self.change == "constant":  # another module fills them
-            folder = folder / self.change
+        if self.cell.change == "constant":  # another module fills them
+            folder = folder / self.cell.change
         return ColdCaches(folder)
 
     def prepare_caches(self, caches: ColdCaches, place: Path) -> None:
@@ -303,7 +287,7 @@ class ColdStart:
 
     def measure(self, caches: ColdCaches, place: Path) -> list[FreshRun]:
         """Run the fresh processes, and return what they found."""
-        with caches.live(self.cache, is_moved=self.change == "folder") as live:
+        with caches.live(self.cache, is_moved=self.cell.change == "folder") as live:
             before = set(live.rglob("*.so"))
             requests = []
             for number in range(self.settings.get("processes", 1)):
@@ -343,9 +327,9 @@ class ColdStart:
             request = replace(request, bundle=str(caches.bundle))
         if self.cache == PACKAGE:
             request = replace(request, package=str(caches.package), imports=[])
-        if self.change == "gpu":
+        if self.cell.change == "gpu":
             request = replace(request, gpu_index=1)
-        if self.change == "rank":
+        if self.cell.change == "rank":
             request = replace(request, rank=RANK)
         return request
 
@@ -358,10 +342,10 @@ class ColdStart:
 
     def changed_environment(self) -> dict[str, str]:
         """Return the variables that differ from when the cache was made."""
-        if self.change == "gpu":
+        if self.cell.change == "gpu":
             visible = [os.environ.get("CUDA_VISIBLE_DEVICES", "0"), str(self.request.other_gpu)]
             return {"CUDA_VISIBLE_DEVICES": ",".join(visible)}
-        if self.change == "rank":
+        if self.cell.change == "rank":
             return {"RANK": str(RANK), "LOCAL_RANK": str(RANK), "WORLD_SIZE": "2"}
         return {}
 

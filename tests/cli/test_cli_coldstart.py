@@ -90,6 +90,7 @@ def test_nothing_to_show(made, effbench, cells, options, expected):
         ("tiny bs=1,8 --make there", "--make and --try take one mode"),
         ("tiny cache=none --make there", "cache=bundle or cache=package"),
         ("tiny cache=folder --make there", "cache=bundle or cache=package"),
+        ("tiny coldstart.change=constant --make there", "no coldstart.change=constant"),
     ],
 )
 def test_refusals(effbench, monkeypatch, tmp_path, words, expected):

@@ -11,7 +11,7 @@ from own_cells import EAGER, PhasePipe, cpu_cell
 
 from effbench.core.cell import Status, Trial
 from effbench.core.folders import cache_home
-from effbench.core.message import USE, TrialRequest
+from effbench.core.message import TrialRequest
 from effbench.core.metrics import COLD_PARTS
 from effbench.measure.host import CoreUse
 from effbench.models.build import build_module
@@ -48,9 +48,9 @@ def cold_cell(mode=EAGER, cache="none", model=LINEAR, **settings):
     return cpu_cell(4, model, mode, phase="coldstart", coldstart=coldstart, cache=cache)
 
 
-def cold_start(cell, folder, hear_phase=str, **options):
+def cold_start(cell, folder, hear_phase=str):
     """Measure a cold start, and return what it records."""
-    request = TrialRequest(cell.params(), {}, cache_dir=str(folder), **options)
+    request = TrialRequest(cell.params(), {}, cache_dir=str(folder))
     return Trial.from_json(coldstart.run_task(request.to_json(), PhasePipe(hear=hear_phase)))
 
 
@@ -167,12 +167,6 @@ def test_cells_without_a_cold_start(cell, reason, tmp_path):
     trial = cold_start(cell, tmp_path)
     assert trial.status is Status.UNSUPPORTED
     assert reason in trial.reason
-
-
-def test_only_caches_that_are_there_are_used(tmp_path):
-    trial = cold_start(cold_cell(DEFAULT, "folder"), tmp_path, caches=USE)
-    assert trial.status is Status.ERROR
-    assert trial.reason == f"{tmp_path} has no caches: make them with --make {tmp_path}"
 
 
 @pytest.mark.parametrize(
