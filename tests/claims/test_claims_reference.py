@@ -35,9 +35,10 @@ def chosen(experiment, sweeps, results):
     other experiments."""
     axes = []
     for words in experiment.sweeps.values():
-        pairs = (word.partition("=")[::2] for word in words)
+        values = dict(word.partition("=")[::2] for word in words)
+        values["model"] = values.get("model.arch", values["model"])  # the name of its rows
         axes.append(
-            {key: value.split(",") for key, value in pairs if key in ("model", "bs", "mode")}
+            {key: values[key].split(",") for key in ("model", "bs", "mode") if key in values}
         )
     models = [model for axis in axes for model in axis["model"]]
     own = []
