@@ -1,5 +1,4 @@
-"""What do CUDA graphs in pieces gain and cost, against none, Inductor's partition, and a whole
-graph?"""
+"""What do CUDA graphs in pieces gain and cost, against none and a whole graph?"""
 
 from __future__ import annotations
 
@@ -18,15 +17,14 @@ SWEEPS = {
     "decode": [
         "model=gpt2,llama-1b-decode",
         "bs=1",
-        "mode=eager,piecewise-graph,cuda-graph,default,default+piecewise,partition-graph,"
-        "default+graph",
+        "mode=eager,piecewise-graph,cuda-graph,default,default+piecewise,default+graph",
         *QUICK,
     ],
     "prefill": [
         "model=llama-1b-prefill",
         "model.module.seq=32,2048",
         "bs=1",
-        "mode=eager,piecewise-graph,cuda-graph,default+piecewise,partition-graph,default+graph",
+        "mode=eager,piecewise-graph,cuda-graph,default+piecewise,default+graph",
         *QUICK,
     ],
 }
@@ -59,10 +57,6 @@ def gain(rows: pd.DataFrame, before: str, after: str) -> Figure:
     if before == "eager":
         return interval(where(rows, mode=after).speedup)
     return interval(ratio(rows, "latency_ms", mode=[before, after]))
-
-
-def compile_ratio(rows: pd.DataFrame, longer: str, shorter: str) -> Figure:
-    return interval(ratio(rows, "compile_cold_s", mode=[longer, shorter]))
 
 
 def table(rows: pd.DataFrame, names: tuple[str, ...], columns: tuple[str, ...] = TABLE) -> Figures:
@@ -149,38 +143,22 @@ def p33(prefill):
     return Answer(holds, gains[SHORT], table(prefill, PREFILL))
 
 
-@Claim(
+p34 = Claim(
     "P34",
     "Inductor's graph partition is faster than a graph that is split before Inductor with few"
     " tokens, slower with many, and compiles longer.",
-    unit="×",
     published=(
         "faster by less replay overhead, with a much longer cold compilation (vLLM issue 27080, of"
         " 2025); faster with few tokens, but 0.5 % slower with 1,024 and 1.6 % with 8,192 (issue"
         " 27828, about Hopper: Llama-3.1-8B, May 2026); 69 s of compilation became 27 s (PyTorch"
-        " pull request 167132, of November 2025). effbench's pieces need no guards of Dynamo, its"
-        " partition does."
+        " pull request 167132, of November 2025)."
+    ),
+    not_measurable=(
+        "a partition around PyTorch's attention (Inductor's option custom_should_partition_ops)"
+        " fails in PyTorch 2.11: attention returns values that cudagraph trees do not take, and a"
+        " static key-value cache counts as memory outside their pool"
     ),
 )
-def p34(decode, prefill):
-    holds = {}
-    gains = []
-    also: Figures = {}
-    for rows, names in ((decode, DECODE), (prefill, PREFILL)):
-        for label, part in cases(rows, names).items():
-            found = gain(part, "default+piecewise", "partition-graph")
-            gains.append(found)
-            if "seq" in names and part["seq"].iloc[0] == LONG:
-                holds[f"slower with many tokens: {label}"] = found.below(1)
-            else:
-                holds[f"faster with few tokens: {label}"] = found.above(1)
-            longer = compile_ratio(part, "partition-graph", "default+piecewise")
-            holds[f"compiles longer: {label}"] = longer.above(1)
-            also[f"cold compilation, partition ÷ pieces, {label}"] = longer
-            also[f"partition, {label}"] = found
-        also |= table(rows, names, ("compile_cold_s", "period_ms"))
-    return Answer(holds, geomean(gains), also)
-
 
 s20 = Claim(
     "S20",

@@ -7,7 +7,6 @@ from made_sweeps import a_result
 
 from effbench.claims.definition import find
 from effbench.claims.run import NO_CUDA, Reproduction
-from effbench.core.cell import Status
 
 EXPERIMENTS = find(["experiments/piecewise.py", "experiments/diffusion.py"])
 CLAIMS = {
@@ -50,24 +49,21 @@ def row(model, mode, time_ms, eager_ms, bs=1, module=None, attention=None, **fac
     return a_result(**known | facts)
 
 
-def graphs(model, times, bound="launch", compiled_s=(10, 20), **more):
-    """Rows of one case. `times`: mode -> ms; `compiled_s`: of pieces and of the partition."""
-    seconds = dict(zip(("default+piecewise", "partition-graph"), compiled_s, strict=True))
-    rows = []
-    for mode, time_ms in times.items():
-        facts = {"bound": bound, "compile_cold_s": seconds.get(mode)}
-        rows.append(row(model, mode, time_ms, times["eager"], **facts | more))
-    return rows
+def graphs(model, times, bound="launch", **more):
+    """Rows of one case. `times`: mode -> ms."""
+    return [
+        row(model, mode, time_ms, times["eager"], bound=bound, **more)
+        for mode, time_ms in times.items()
+    ]
 
 
-#: The whole graph is 1.075 times as fast as the pieces, and the partition faster than both.
+#: The whole graph is 1.075 times as fast as the pieces.
 FEW_TOKENS = {
     "eager": 2.0,
     "piecewise-graph": 1.075,
     "cuda-graph": 1.0,
     "default+piecewise": 0.86,
     "default+graph": 0.8,
-    "partition-graph": 0.82,
 }
 MANY_TOKENS = {
     "eager": 10.0,
@@ -75,7 +71,6 @@ MANY_TOKENS = {
     "cuda-graph": 9.8,
     "default+piecewise": 9.0,
     "default+graph": 9.0,
-    "partition-graph": 9.3,
 }
 DECODE = graphs(GPT2, FEW_TOKENS) + graphs(LLAMA, FEW_TOKENS)
 SHORT = graphs(PREFILL, FEW_TOKENS, module={"seq": 32})
@@ -158,29 +153,6 @@ def test_pieces_that_slow_down_long_prefill():
     assert found[False] == ["faster with 2048 tokens"]
 
 
-@pytest.mark.parametrize(("partition_s", "verdict"), [(20, "confirmed"), (5, "depends")])
-def test_a_partition_against_pieces(partition_s, verdict):
-    seconds = (10, partition_s)
-    decode = graphs(GPT2, FEW_TOKENS, compiled_s=seconds)
-    short = graphs(PREFILL, FEW_TOKENS, compiled_s=seconds, module={"seq": 32})
-    long = graphs(PREFILL, MANY_TOKENS, compiled_s=seconds, module={"seq": 2048})
-    judgement = judged("P34", decode=decode, prefill=short + long)
-    assert judgement.verdict == verdict
-    ratio = judgement.also[f"cold compilation, partition ÷ pieces, {GPT2}"]
-    assert ratio.value == partition_s / 10
-
-
-def test_a_mode_that_torch_lacks_leaves_its_statements_open():
-    rows = [
-        row(GPT2, "partition-graph", 1, 2, status=Status.UNSUPPORTED, reason="torch 2.11 lacks it")
-        if result.mode == "partition-graph"
-        else result
-        for result in graphs(GPT2, FEW_TOKENS)
-    ]
-    judgement = judged("P34", decode=rows, prefill=SHORT + LONG)
-    assert "torch 2.11 lacks it" in judgement.reason
-
-
 @pytest.mark.parametrize(
     ("blocks_s", "blocks_ms", "verdict"),
     [(7, 65, "confirmed"), (10, 65, "depends"), (10, 80, "refuted")],
@@ -234,11 +206,12 @@ def test_blocks_that_cost_speed_with_four_prompts():
     assert outcomes(judged("P39", blocks=one + four))[False] == ["as fast, bs=4"]
 
 
-def test_what_another_release_decides_is_not_measurable():
-    assert judged("S20").verdict == "not measurable here"
+@pytest.mark.parametrize("claim", ["P34", "S20"])
+def test_what_another_release_decides_is_not_measurable(claim):
+    assert judged(claim).verdict == "not measurable here"
 
 
-@pytest.mark.parametrize("claim", sorted(CLAIMS.keys() - {"S20"}))
+@pytest.mark.parametrize("claim", sorted(CLAIMS.keys() - {"P34", "S20"}))
 def test_claims_need_a_gpu(claim):
     judgement = judged(claim, gpus=0)
     assert (judgement.verdict, judgement.reason) == ("not measurable here", NO_CUDA)
