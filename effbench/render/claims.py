@@ -30,6 +30,10 @@ class ClaimKey(NamedTuple):
     claim: str
 
 
+#: An interval this many times as wide as its value tells nothing.
+UNKNOWN = 1000
+
+
 def figure_text(value: float | None, low: float | None, high: float | None, unit: str) -> str:
     """Return a value with its interval, `1.43× [1.40, 1.47]`. With the unit %, `value` is a
     fraction."""
@@ -41,7 +45,10 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
     if unit not in ("×", "%", ""):
         text += " "
     text += unit
-    if low is None or high is None or not 0 < high - low < math.inf:
+    if low is None or high is None:
+        return text
+    width = high - low
+    if not 0 < width < math.inf or width > UNKNOWN * abs(value) > 0:
         return text
     return f"{text} [{number_text(low, unit)}, {number_text(high, unit)}]"
 
