@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from effbench.core.cell import NO_CACHE, Cell, Status, mode_settings
+from effbench.core.disturbances import Disturbance
 from effbench.core.folders import cache_home
 from effbench.core.message import DEVICE_PHASE, Json, MessagePipe, TrialRequest
 from effbench.core.printable import count
@@ -153,16 +154,16 @@ class ColdStart:
             self.take_reference()
         with tempfile.TemporaryDirectory(prefix="effbench-cold-") as folder:
             place = Path(folder)
-            caches = self.caches(place)
+            caches = self.caches()
             with caches.locked():
                 self.prepare_caches(caches, place)
                 runs = self.measure(caches, place)
             self.extra["processes"] = [{"cold_s": run.cold_s, **run.seconds()} for run in runs]
-            slowest = max(range(len(runs)), key=lambda number: runs[number].cold_s)
-            self.record(runs[slowest])
+            slowest = max(runs, key=lambda run: run.cold_s)
+            self.record(slowest)
             with self.context.phase("check"):
-                self.check(self.answer(place, slowest))
-        result = runs[slowest].result
+                self.check(slowest.answer)
+        result = slowest.result
         if result is not None and result.degraded:
             raise Ended(Status.DEGRADED, result.degraded)
 
@@ -206,14 +207,11 @@ class ColdStart:
         if self.context.on_cuda:
             torch.cuda.empty_cache()
 
-    def answer(self, place: Path, number: int) -> Parts:
-        """Return the first answer of a process, which may have used another GPU."""
-        path = answer_in(place, number)
+    def check(self, path: Path) -> None:
+        """Compare the first answer of a process, which is in this file, with eager's. Raises Ended
+        if it is wrong."""
+        # the process may have used another GPU
         answer: Parts = torch.load(path, map_location=self.context.device, weights_only=False)
-        return answer
-
-    def check(self, answer: Parts) -> None:
-        """Compare the first answer with eager's. Raises Ended if it is wrong."""
         verdict = self.comparison.compare(answer, self.reference)
         self.trial.rel_error = verdict.error
         reason = verdict.reason
@@ -239,10 +237,10 @@ class ColdStart:
 
     # --- the caches
 
-    def caches(self, place: Path) -> ColdCaches:
-        """Return the caches of this cell. `place`: where they are if the request names no
-        folder."""
-        folder = Path(self.request.cache_dir or place / "caches")
+    def caches(self) -> ColdCaches:
+        """Return the caches of this cell."""
+        assert self.request.cache_dir is not None
+        folder = Path(self.request.cache_dir)
         if self.cell.change == "constant":  # another module fills them
             folder = folder / self.cell.change
         return ColdCaches(folder)
@@ -262,7 +260,7 @@ class ColdStart:
         caches.clear()
         began_s = time.perf_counter()
         with caches.live(NO_CACHE) as live:
-            request = self.fresh_request(self.filling, live, place, 0)
+            request = self.fresh_request(self.filling, live)
             request = replace(request, save_bundle=str(caches.bundle))
             (run,) = self.run([request], self.environment(live), place / "fill", is_fill=True)
             fill_s = time.perf_counter() - began_s
@@ -289,18 +287,16 @@ class ColdStart:
         """Run the fresh processes, and return what they found."""
         with caches.live(self.cache, is_moved=self.cell.change == "folder") as live:
             before = set(live.rglob("*.so"))
-            requests = []
-            for number in range(self.settings.get("processes", 1)):
-                request = self.fresh_request(self.cell, live, place, number)
-                requests.append(self.changed_request(request, caches))
+            request = self.changed_request(self.fresh_request(self.cell, live), caches)
+            requests = [request] * self.settings.get("processes", 1)
             environment = self.environment(live) | self.changed_environment()
-            runs = self.run(requests, environment, place / "measured")
+            with self.context.phase("timing"):
+                runs = self.run(requests, environment, place / "measured")
             self.recompiled = len(set((live / "inductor").rglob("*.so")) - before)
         return runs
 
-    def fresh_request(self, cell: Cell, live: Path, place: Path, number: int) -> FreshRequest:
-        """Return what a fresh process does for a cell, without a cache to load. `number`: of the
-        process."""
+    def fresh_request(self, cell: Cell, live: Path) -> FreshRequest:
+        """Return what a fresh process does for a cell, without a cache to load."""
         sizes = range(self.settings.get("sizes", 1))
         return FreshRequest(
             module=cell.model["module"],
@@ -317,7 +313,6 @@ class ColdStart:
             grad_mode=self.grad_mode,
             threads=self.trial.threads or 1,
             cache_dir=str(live),
-            answer=str(answer_in(place, number)),
             protocol=self.request.protocol,
         )
 
@@ -364,11 +359,8 @@ class ColdStart:
                 self.context.pipe.send(phase=part)
 
         folder.mkdir()
-        began_s = time.perf_counter()
         clock = CoreClock(os.sched_getaffinity(0))
         runs = run_together(requests, environment, folder, announce)
-        if not is_fill:
-            self.context.seconds["timing"] = time.perf_counter() - began_s
         use = clock.read()
         for run in runs:
             if run.failure is not None:
@@ -387,12 +379,12 @@ class ColdStart:
         trial.cold_s = run.cold_s
         for part, seconds in run.seconds().items():
             setattr(trial, f"cold_{part}_s", seconds)
-        self.record_disturbance(result.waited_s)
-        timing = Timing(result.steady_ms, result.enqueue_ms)
+        disturbance = self.disturbance_of(result.waited_s)
+        timing = Timing(result.steady_ms)
         figure = timing.figure(self.context.rules)
-        if trial.disturbance is not None:
+        if disturbance is not None:
             figure = figure.down_to_fastest()
-        StepTimes({LATENCY: figure}, timing).record(trial)
+        StepTimes({LATENCY: figure}, timing, disturbance=disturbance).record(trial)
         trial.steady_call = steady_call(
             [result.sizes[-1].s * 1e3, *result.calls_ms], result.steady_ms
         )
@@ -404,20 +396,15 @@ class ColdStart:
             self.record_cache(self.made, result.cache)
         self.extra["calls_ms"] = result.calls_ms
         self.extra["sizes"] = [asdict(size) for size in reversed(result.sizes)]
-        self.extra["effbench_s"] = result.effbench_s
 
-    def record_disturbance(self, waited_s: float) -> None:
-        """Mark the times if others used the cores. `waited_s`: how long the main thread waited for
-        one."""
-        trial = self.trial
+    def disturbance_of(self, waited_s: float) -> Disturbance | None:
+        """Return why the times are marked because others used the cores, or None. `waited_s`: how
+        long the main thread waited for one."""
         # processes that start at once also wait for each other
-        fraction = min(waited_s, self.use.others_s) / (trial.cold_s or 1.0)
-        trial.disturbed_fraction = fraction
+        fraction = min(waited_s, self.use.others_s) / (self.trial.cold_s or 1.0)
+        self.trial.disturbed_fraction = fraction
         rules, on_cuda = self.context.rules, self.context.on_cuda
-        disturbance = why_marked.of_cold_start(self.use, fraction, rules, on_cuda)
-        if disturbance is not None:
-            trial.disturbance = disturbance.text
-            trial.disturbance_kind = disturbance.kind
+        return why_marked.of_cold_start(self.use, fraction, rules, on_cuda)
 
     def record_cache(self, made: Made, use: CacheUse | None) -> None:
         """Set how much of its cache the process used, and why not all of it."""
@@ -450,11 +437,6 @@ def without_servers(variables: Mapping[str, str], given: Mapping[str, str]) -> d
         del users[BYTECODE_FOLDER]
         users["PYTHONDONTWRITEBYTECODE"] = "1"
     return users
-
-
-def answer_in(place: Path, number: int) -> Path:
-    """Return the file of the first answer of a process."""
-    return place / f"answer-{number}.pt"
 
 
 def steady_call(calls_ms: list[float], steady_ms: list[float]) -> int | None:

@@ -1,7 +1,7 @@
 """What a cold start and its fresh processes tell each other. Standard library only, because a fresh
 process imports this module before its first answer.
 
-A request is a file of JSON. The answers are messages in another file:
+A request is a file of JSON. The process writes messages to another file:
 
     {"v", "part", "ns"}: a part that has ended, and when by CLOCK_MONOTONIC, which processes share
     {"v", "result"}: a `FreshResult`, once
@@ -11,6 +11,7 @@ A request is a file of JSON. The answers are messages in another file:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 #: The parts of a cold start that end one after the other, as figures name them.
@@ -25,15 +26,32 @@ INTERPRETER, IMPORTS, DEVICE, BUILD, LOAD, FIRST_CALL = PARTS = (
 
 
 @dataclass(frozen=True)
+class FreshFolder:
+    """The files of a fresh process. `answer`: the first one, as `torch.save` writes it."""
+
+    path: Path
+
+    @property
+    def request(self) -> Path:
+        return self.path / "request.json"
+
+    @property
+    def messages(self) -> Path:
+        return self.path / "messages"
+
+    @property
+    def answer(self) -> Path:
+        return self.path / "answer.pt"
+
+
+@dataclass(frozen=True)
 class FreshRequest:
     """What a fresh process does.
 
     `module`, `attention`, `inputs`: those of the cell's model, with the inputs' specifications by
-    name in order;
-    `imports`: what to import for it;
-    `mode`: its target; `settings`: the mode's; `batch_sizes`: those to prepare, the last one is
-    answered first. `cache_dir`: the folder of its caches; `answer`: write the first answer to this
-    file. `gpu_index`: among the visible GPUs; None: the first one. `rank`: of two in a process
+    name in order; `imports`: what to import for it; `mode`: its target; `settings`: the mode's;
+    `batch_sizes`: those to prepare, the last one is answered first. `cache_dir`: the folder of its
+    caches. `gpu_index`: among the visible GPUs; None: the first one. `rank`: of two in a process
     group, or None. `bundle`, `package`: a file to load, or None. `save_bundle`: write the bundle to
     this file instead of timing calls.
     """
@@ -50,7 +68,6 @@ class FreshRequest:
     grad_mode: str
     threads: int
     cache_dir: str
-    answer: str
     protocol: dict[str, Any]
     gpu_index: int | None = None
     rank: int | None = None
@@ -96,14 +113,13 @@ class FreshResult:
     """What a fresh process found.
 
     `seconds`: those of the compiler within the last part, by name; `compiler_imports_s`: those of
-    importing its modules there; `effbench_s`: of the imports, those of effbench; `waited_s`: how
-    long the main thread waited for a core until the answer; `cpu_s`: for how long the process and
-    its descendants used cores; `calls_ms`: calls 2 to 10; `steady_ms`, `enqueue_ms`: the samples of
-    calls in the steady state; `degraded`: why it did not run as its mode's name says, or None.
+    importing its modules there; `waited_s`: how long the main thread waited for a core until the
+    answer; `cpu_s`: for how long the process and its descendants used cores; `calls_ms`: calls 2 to
+    10; `steady_ms`: calls in the steady state; `degraded`: why it did not run as its mode's name
+    says, or None.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
-    effbench_s: float = 0.0
     compiler_imports_s: float = 0.0
     waited_s: float = 0.0
     cpu_s: float = 0.0
@@ -111,7 +127,6 @@ class FreshResult:
     cache: CacheUse | None = None
     calls_ms: list[float] = field(default_factory=list)
     steady_ms: list[float] = field(default_factory=list)
-    enqueue_ms: list[float] = field(default_factory=list)
     degraded: str | None = None
     peak_host_bytes: int = 0
     peak_allocated_bytes: int | None = None

@@ -21,6 +21,7 @@ from effbench.worker.fresh_messages import (
     PARTS,
     CacheUse,
     FreshFailure,
+    FreshFolder,
     FreshRequest,
     FreshResult,
     PreparedSize,
@@ -35,10 +36,11 @@ class FreshRun:
     """How a fresh process ran. Times are of CLOCK_MONOTONIC in ns.
 
     `parts`: all parts, in order; `started_ns`: just before it was started; `ended_ns`: when each
-    part ended.
+    part ended; `answer`: the file of the first answer.
     """
 
     parts: list[str]
+    answer: Path
     started_ns: int
     ended_ns: dict[str, int] = field(default_factory=dict)
     result: FreshResult | None = None
@@ -90,23 +92,16 @@ def result_of(data: Mapping[str, Any]) -> FreshResult:
 
 
 class FreshProcess:
-    """A fresh process that runs. `folder`: an empty one for its request and its messages."""
+    """A fresh process that runs. `path`: an empty folder for its files."""
 
-    def __init__(self, request: FreshRequest, env: Mapping[str, str], folder: Path) -> None:
-        path = folder / "request.json"
-        path.write_text(json.dumps(asdict(request)))
-        self.messages = folder / "messages"
+    def __init__(self, request: FreshRequest, env: Mapping[str, str], path: Path) -> None:
+        self.folder = FreshFolder(path)
+        self.folder.request.write_text(json.dumps(asdict(request)))
+        self.folder.messages.touch()
         self.oom_kills = processes.oom_kills()
-        with self.messages.open("wb") as messages:
-            end = messages.fileno()
-            command = [sys.executable, "-m", "effbench.worker.fresh", str(path), str(end)]
-            self.run = FreshRun(request.parts, time.monotonic_ns())
-            self.process = subprocess.Popen(
-                command,
-                env=env,
-                pass_fds=[end],
-                stdin=subprocess.DEVNULL,
-            )
+        command = [sys.executable, "-m", "effbench.worker.fresh", str(path)]
+        self.run = FreshRun(request.parts, self.folder.answer, time.monotonic_ns())
+        self.process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL)
 
     @property
     def is_running(self) -> bool:
@@ -114,7 +109,7 @@ class FreshProcess:
 
     def read(self) -> None:
         """Take the messages that it has sent so far; it may still write the last line."""
-        lines, _, _ = self.messages.read_bytes().rpartition(b"\n")
+        lines, _, _ = self.folder.messages.read_bytes().rpartition(b"\n")
         for line in lines.splitlines():
             self.run.accept(decode(line))
 
@@ -142,7 +137,7 @@ def run_together(
     announce: Callable[[str], None],
 ) -> list[FreshRun]:
     """Start a fresh process for each request at the same time, and return how they ran, once all
-    have ended. `folder`: an empty one for their requests. `announce`: called with the part that
+    have ended. `folder`: an empty one for their files. `announce`: called with the part that
     begins, of the process that is behind all others."""
     started: list[FreshProcess] = []
     try:

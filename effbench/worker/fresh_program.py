@@ -9,11 +9,12 @@ the first answer is imported then.
 from __future__ import annotations
 
 import importlib
+import json
 import resource
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,13 +36,11 @@ from effbench.worker.fresh_messages import (
     LOAD,
     CacheUse,
     FreshFailure,
+    FreshFolder,
     FreshRequest,
     FreshResult,
     PreparedSize,
 )
-
-if TYPE_CHECKING:
-    from effbench.measure.samples import Timing
 
 #: Calls whose times are reported one by one, with the first one.
 SINGLE_CALLS = 10
@@ -62,8 +61,9 @@ class FreshProgram:
     prepared: Prepared
     step: Step
 
-    def __init__(self, request: FreshRequest, pipe: MessagePipe) -> None:
+    def __init__(self, request: FreshRequest, answer_path: Path, pipe: MessagePipe) -> None:
         self.request = request
+        self.answer_path = answer_path
         self.pipe = pipe
         self.part = IMPORTS
         self.result = FreshResult()
@@ -188,7 +188,7 @@ class FreshProgram:
         from effbench.measure.accuracy import parts
 
         # before the next call may overwrite it
-        torch.save(parts(answer), self.request.answer)
+        torch.save(parts(answer), self.answer_path)
 
     def import_compiler(self) -> None:
         """Import the compiler's modules. The mode would import them now, too: earlier, its pool of
@@ -259,21 +259,19 @@ class FreshProgram:
                 self.step(*args, **kwargs)
                 self.synchronize()
                 self.result.calls_ms.append((time.perf_counter() - began_s) * 1e3)
-            steady = self.time_steadily(given)
-        self.result.steady_ms = steady.samples_ms
-        self.result.enqueue_ms = steady.enqueue_ms
+            self.result.steady_ms = self.time_steadily(given)
         self.result.degraded = self.prepared.degraded or self.result.degraded
         self.record_memory()
 
-    def time_steadily(self, given: Inputs) -> Timing:
-        """Return the times of synchronised calls."""
+    def time_steadily(self, given: Inputs) -> list[float]:
+        """Return the times of synchronised calls, in ms."""
         from effbench.measure.rules import Rules
         from effbench.measure.timing import Timer, no_garbage_collection
 
         rules = Rules.of(self.request.protocol)
         timer = Timer(self.step, [given], self.device, rules)
         with no_garbage_collection():
-            return timer.latency(STEADY_S)
+            return timer.latency(STEADY_S).samples_ms
 
     def record_memory(self) -> None:
         """Record the peaks since the process began."""
@@ -340,11 +338,10 @@ def failure_of(error: BaseException, part: str) -> FreshFailure:
     return FreshFailure(str(status), reason, failures.traceback_tail(error), is_library)
 
 
-def run(request: FreshRequest, pipe: MessagePipe, effbench_s: float) -> bool:
-    """Run the program, and return whether it reached its end. `effbench_s`: seconds in which this
-    module was imported."""
-    program = FreshProgram(request, pipe)
-    program.result.effbench_s = effbench_s
+def run(folder: FreshFolder, pipe: MessagePipe) -> bool:
+    """Run the program, and return whether it reached its end."""
+    request = FreshRequest(**json.loads(folder.request.read_text()))
+    program = FreshProgram(request, folder.answer, pipe)
     try:
         program.run()
     except BaseException as error:  # user code may raise anything
