@@ -364,9 +364,8 @@ class ColdStart:
         use = clock.read()
         for run in runs:
             if run.failure is not None:
-                self.trial.extra["traceback"] = run.failure.traceback
-                self.trial.has_library_status = run.failure.has_library_status
-                raise Ended(Status(run.failure.status), run.failure.reason)
+                run.failure.record(self.trial)
+                raise Ended(self.trial.status, run.failure.reason)
         self.use = use.without(sum(run.result.cpu_s for run in runs if run.result is not None))
         return runs
 

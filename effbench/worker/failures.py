@@ -6,11 +6,12 @@ import re
 import sysconfig
 import traceback
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from effbench.core.cell import Status
+from effbench.core.cell import Status, Trial
 from effbench.core.errors import UnsupportedError
 from effbench.core.printable import describe, first_line, text_of
 from effbench.workloads.endings import chain, is_out_of_memory
@@ -39,6 +40,30 @@ TRACEBACK_CHARACTERS = 6000
 #: Folders without user code, and the names of folders of packages.
 LIBRARIES = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")))
 PACKAGES = {"site-packages", "dist-packages"}
+
+
+@dataclass
+class Failure:
+    """How a process failed, as its trial records it. `traceback`: empty if the process died."""
+
+    status: str
+    reason: str
+    traceback: str = ""
+    has_library_status: bool = False
+
+    def record(self, trial: Trial) -> None:
+        """Set the trial's status and reason."""
+        trial.status, trial.reason = Status(self.status), self.reason
+        trial.has_library_status = self.has_library_status
+        if self.traceback:
+            trial.extra["traceback"] = self.traceback
+
+
+def failure_of(error: BaseException, phase: str | None) -> Failure:
+    """Return how an exception in this phase fails a trial."""
+    status, reason = classify(error, phase)
+    is_library = status is Status.ERROR and LIBRARY_STATUS.search(reason) is not None
+    return Failure(status, reason, traceback_tail(error), is_library)
 
 
 def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:

@@ -5,7 +5,7 @@ A request is a file of JSON. The process writes messages to another file:
 
     {"v", "part", "ns"}: a part that has ended, and when by CLOCK_MONOTONIC, which processes share
     {"v", "result"}: a `FreshResult`, once
-    {"v", "failed"}: a `FreshFailure`, once
+    {"v", "failed"}: a `failures.Failure`, once
 """
 
 from __future__ import annotations
@@ -132,13 +132,3 @@ class FreshResult:
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     graph_pool_bytes: int | None = None
-
-
-@dataclass
-class FreshFailure:
-    """How a fresh process failed, as in a trial."""
-
-    status: str
-    reason: str
-    traceback: str
-    has_library_status: bool = False

@@ -15,12 +15,12 @@ from typing import Any
 from effbench.core import processes
 from effbench.core.cell import Status
 from effbench.core.message import Json, decode
+from effbench.worker.failures import Failure
 from effbench.worker.fresh_messages import (
     FIRST_CALL,
     IMPORTS,
     PARTS,
     CacheUse,
-    FreshFailure,
     FreshFolder,
     FreshRequest,
     FreshResult,
@@ -44,7 +44,7 @@ class FreshRun:
     started_ns: int
     ended_ns: dict[str, int] = field(default_factory=dict)
     result: FreshResult | None = None
-    failure: FreshFailure | None = None
+    failure: Failure | None = None
 
     @property
     def part(self) -> str:
@@ -79,7 +79,7 @@ class FreshRun:
         elif "result" in message:
             self.result = result_of(message["result"])
         elif "failed" in message:
-            self.failure = FreshFailure(**message["failed"])
+            self.failure = Failure(**message["failed"])
 
 
 def result_of(data: Mapping[str, Any]) -> FreshResult:
@@ -113,16 +113,16 @@ class FreshProcess:
         for line in lines.splitlines():
             self.run.accept(decode(line))
 
-    def failure(self) -> FreshFailure:
+    def failure(self) -> Failure:
         """Return how the process ended without a result."""
         code, where = self.process.returncode, f"(in {self.run.part})"
         if code == -signal.SIGKILL and processes.oom_kills() > self.oom_kills:
             reason = f"killed by the kernel: host memory ran out {where}"
-            return FreshFailure(str(Status.OOM), reason, "")
+            return Failure(str(Status.OOM), reason)
         reason = f"the fresh process exited with code {code} {where}"
         if code < 0:
             reason = f"the fresh process was killed by {signal.Signals(-code).name} {where}"
-        return FreshFailure(str(Status.CRASHED), reason, "")
+        return Failure(str(Status.CRASHED), reason)
 
     def kill(self) -> None:
         """Kill the process if it still runs."""

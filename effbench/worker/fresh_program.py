@@ -35,7 +35,6 @@ from effbench.worker.fresh_messages import (
     IMPORTS,
     LOAD,
     CacheUse,
-    FreshFailure,
     FreshFolder,
     FreshRequest,
     FreshResult,
@@ -328,16 +327,6 @@ def waited_s() -> float:
         return 0.0
 
 
-def failure_of(error: BaseException, part: str) -> FreshFailure:
-    """Return the status and the reason of an exception."""
-    from effbench.core.cell import Status
-    from effbench.worker import failures
-
-    status, reason = failures.classify(error, part)
-    is_library = status is Status.ERROR and bool(failures.LIBRARY_STATUS.search(reason))
-    return FreshFailure(str(status), reason, failures.traceback_tail(error), is_library)
-
-
 def run(folder: FreshFolder, pipe: MessagePipe) -> bool:
     """Run the program, and return whether it reached its end."""
     request = FreshRequest(**json.loads(folder.request.read_text()))
@@ -345,6 +334,8 @@ def run(folder: FreshFolder, pipe: MessagePipe) -> bool:
     try:
         program.run()
     except BaseException as error:  # user code may raise anything
+        from effbench.worker.failures import failure_of
+
         pipe.send(failed=asdict(failure_of(error, program.part)))
         return False
     return True

@@ -79,10 +79,7 @@ def record_of(context: TrialContext, perform: Callable[[], None]) -> Json:
     except Ended as ended:
         trial.status, trial.reason = ended.status, ended.reason
     except BaseException as error:  # user code may raise anything
-        trial.status, trial.reason = failures.classify(error, trial.phase)
-        if trial.status is Status.ERROR:
-            trial.has_library_status = bool(failures.LIBRARY_STATUS.search(trial.reason))
-        trial.extra["traceback"] = failures.traceback_tail(error)
+        failures.failure_of(error, trial.phase).record(trial)
     if not trial.status.is_measured and context.request.rank is not None:
         trial.extra[LOST_RANK] = context.ranks.leave()
     seconds = context.seconds
