@@ -46,6 +46,8 @@ from effbench.workloads.inference import Inference
 
 #: Key in `Trial.extra` of what a cold start found besides its figures.
 EXTRA = "coldstart"
+#: The phase in which a fresh process makes the caches.
+FILL = "fill"
 #: A call is as fast as steady ones if it takes at most this many times their median, or no longer
 #: than the slowest twentieth of them.
 AS_FAST = 1.25
@@ -163,9 +165,8 @@ class ColdStart:
             self.record(slowest)
             with self.context.phase("check"):
                 self.check(slowest.answer)
-        result = slowest.result
-        if result is not None and result.degraded:
-            raise Ended(Status.DEGRADED, result.degraded)
+        if slowest.result.degraded:
+            raise Ended(Status.DEGRADED, slowest.result.degraded)
 
     def refuse(self) -> None:
         """Raise Ended for what a cold start does not support."""
@@ -251,7 +252,7 @@ class ColdStart:
             return
         self.made = caches.made()
         if self.made is None:
-            with self.context.phase("fill"):
+            with self.context.phase(FILL):
                 self.made = self.fill(caches, place)
         self.extra["fill_s"] = self.made.fill_s
 
@@ -262,12 +263,10 @@ class ColdStart:
         with caches.live(NO_CACHE) as live:
             request = self.fresh_request(self.filling, live)
             request = replace(request, save_bundle=str(caches.bundle))
-            (run,) = self.run([request], self.environment(live), place / "fill", is_fill=True)
+            (run,) = self.run([request], self.environment(live), place / "fill")
             fill_s = time.perf_counter() - began_s
             caches.keep(live)
-        use = CacheUse()
-        if run.result is not None and run.result.cache is not None:
-            use = run.result.cache
+        use = run.result.cache or CacheUse()
         made = Made(self.versions(), fill_s, caches.sizes(), use.keys)
         caches.write(made)
         return made
@@ -344,29 +343,28 @@ class ColdStart:
             return {"RANK": str(RANK), "LOCAL_RANK": str(RANK), "WORLD_SIZE": "2"}
         return {}
 
+    def announce(self, part: str) -> None:
+        """Announce a part of the measured processes as a phase."""
+        if self.trial.phase != FILL:
+            self.trial.phase = part
+            self.context.pipe.send(phase=part)
+
     def run(
         self,
         requests: list[FreshRequest],
         environment: Mapping[str, str],
         folder: Path,
-        is_fill: bool = False,
     ) -> list[FreshRun]:
         """Run fresh processes at the same time. Raises Ended if one failed."""
-
-        def announce(part: str) -> None:
-            if not is_fill:
-                self.trial.phase = part
-                self.context.pipe.send(phase=part)
-
         folder.mkdir()
         clock = CoreClock(os.sched_getaffinity(0))
-        runs = run_together(requests, environment, folder, announce)
+        runs = run_together(requests, environment, folder, self.announce)
         use = clock.read()
         for run in runs:
             if run.failure is not None:
                 run.failure.record(self.trial)
                 raise Ended(self.trial.status, run.failure.reason)
-        self.use = use.without(sum(run.result.cpu_s for run in runs if run.result is not None))
+        self.use = use.without(sum(run.result.cpu_s for run in runs))
         return runs
 
     # --- figures
@@ -374,7 +372,6 @@ class ColdStart:
     def record(self, run: FreshRun) -> None:
         """Set the figures of the trial: those of the slowest process."""
         trial, result = self.trial, run.result
-        assert result is not None  # else it has failed
         trial.cold_s = run.cold_s
         for part, seconds in run.seconds().items():
             setattr(trial, f"cold_{part}_s", seconds)

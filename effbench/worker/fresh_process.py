@@ -36,15 +36,17 @@ class FreshRun:
     """How a fresh process ran. Times are of CLOCK_MONOTONIC in ns.
 
     `parts`: all parts, in order; `started_ns`: just before it was started; `ended_ns`: when each
-    part ended; `answer`: the file of the first answer.
+    part ended; `answer`: the file of the first answer; `result`: empty until `is_complete`, and
+    after a failure.
     """
 
     parts: list[str]
     answer: Path
     started_ns: int
     ended_ns: dict[str, int] = field(default_factory=dict)
-    result: FreshResult | None = None
+    result: FreshResult = field(default_factory=FreshResult)
     failure: Failure | None = None
+    is_complete: bool = False
 
     @property
     def part(self) -> str:
@@ -64,22 +66,23 @@ class FreshRun:
         for part, ns in self.ended_ns.items():
             seconds[part] = (ns - before) / 1e9
             before = ns
-        if self.result is not None:
-            inside = self.result.seconds
-            imports_s = self.result.compiler_imports_s
-            seconds |= inside
-            seconds[IMPORTS] += imports_s
-            seconds[FIRST_CALL] -= imports_s + sum(inside.values())
+        inside = self.result.seconds
+        imports_s = self.result.compiler_imports_s
+        seconds |= inside
+        seconds[IMPORTS] += imports_s
+        seconds[FIRST_CALL] -= imports_s + sum(inside.values())
         return seconds
 
     def accept(self, message: Json) -> None:
         """Take a message of the process."""
         if "part" in message:
             self.ended_ns[message["part"]] = message["ns"]
-        elif "result" in message:
-            self.result = result_of(message["result"])
-        elif "failed" in message:
+            return
+        self.is_complete = True
+        if "failed" in message:
             self.failure = Failure(**message["failed"])
+        else:
+            self.result = result_of(message["result"])
 
 
 def result_of(data: Mapping[str, Any]) -> FreshResult:
@@ -150,7 +153,7 @@ def run_together(
         for process in started:
             process.kill()
     for process in started:
-        if process.run.result is None and process.run.failure is None:
+        if not process.run.is_complete:
             process.run.failure = process.failure()
     return [process.run for process in started]
 
