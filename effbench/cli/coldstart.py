@@ -57,6 +57,16 @@ LOADING = {
 }
 #: What describes the cache in a folder.
 MADE = "made.json"
+#: Fields of the trial that programs get.
+TRIED = (
+    "status",
+    "reason",
+    "cold_s",
+    "latency_ms",
+    "cache_bytes",
+    "cache_reuse",
+    "disturbance",
+)
 #: Values of `cache_reuse`, and what they mean.
 WHOLE, NONE = "whole", "none"
 REUSES = {
@@ -215,9 +225,7 @@ def use_folder(args: argparse.Namespace, folder: Path) -> int:
     if args.make and trial.status.is_measured:
         lines.append(f"To start with it: {LOADING[str(cell.cache)].format(folder=folder)}")
     if args.format == "json":
-        names = ["status", "reason", "cold_s", "latency_ms", "cache_bytes", "cache_reuse"]
-        names.append("disturbance")
-        data = {name: getattr(trial, name) for name in names}
+        data = {name: getattr(trial, name) for name in TRIED}
         options.write(as_json(data | {"sentence": lines[0], "missed": missed}), args)
     else:
         options.write("\n".join(map(one_line, lines)), args)

@@ -24,8 +24,6 @@ FIELD = re.compile(
 DEVICE = re.compile(r"\bdevice=device\(type='(\w+)'(?:, index=(\d+))?\)")
 #: Longest text of a detail that is kept; the code of a graph is longer.
 MOST_CHARACTERS = 400
-#: Most reasons that are reported.
-MOST_REASONS = 6
 #: Name of a detail -> what it is called. Others keep their name.
 NAMES = {
     "gm": "code of the graph",
@@ -98,10 +96,7 @@ def differences(made: Sequence[CacheKey], now: Sequence[CacheKey]) -> list[str]:
         similar = min(made, key=lambda other: len(differing(other, key)), default={})
         for name in differing(similar, key):
             reasons |= dict.fromkeys(changes(name, similar.get(name, ""), key.get(name, "")))
-    listed = list(reasons)
-    if len(listed) > MOST_REASONS:
-        listed[MOST_REASONS:] = [f"and {len(listed) - MOST_REASONS} more"]
-    return listed
+    return list(reasons)
 
 
 def differing(before: CacheKey, after: CacheKey) -> list[str]:

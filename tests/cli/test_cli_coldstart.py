@@ -157,6 +157,11 @@ def test_a_cache_holds_if_nothing_that_it_has_misses(reuse, misses, missed, begi
     assert holds(trial) is (begins == "The cache holds")
 
 
+def test_reasons_of_misses_that_a_sentence_omits_are_counted():
+    trial = Trial("cell", 0, Status.OK, cold_s=9.0, cache_reuse="none")
+    assert folder_sentence(trial, list("abcdefghi")).endswith("missed: a, b, c, d, e and 4 more")
+
+
 def test_the_seconds_of_a_disturbed_start_are_marked():
     trial = Trial("cell", 0, Status.OK, cold_s=9.0, cache_reuse="whole", disturbance="host busy")
     assert folder_sentence(trial, []).endswith("came after ~9.00 s")
