@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from effbench.models.spec import AUTO, InputSpec
 
@@ -62,9 +63,20 @@ def to_channels_last(tensor: Tensor) -> Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
 
-def seed_of_set(seed: int, number: int) -> int:
-    """Return the seed of a cell's set of inputs. `number`: from 1."""
-    return seed + 7919 * number
+def make_set(
+    specs: Mapping[str, InputSpec],
+    number: int,
+    bs: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    numerics: Mapping[str, Any],
+) -> Inputs:
+    """Return a set of a cell's inputs. `number`: of the set, from 1, on which its values depend."""
+    seed = numerics.get("seed", 0) + 7919 * number
+    made: Inputs = make_inputs(specs, bs, dtype, device, seed)
+    if numerics.get("channels_last"):
+        made = tree_map_only(Tensor, to_channels_last, made)
+    return made
 
 
 def make_input(

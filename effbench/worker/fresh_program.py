@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch import nn
 
 from effbench.core.message import MessagePipe
 from effbench.measure.cache_keys import KeyObserver
 from effbench.measure.cold_parts import CaptureClock
 from effbench.measure.gradients import NO_GRAD, recording
 from effbench.models.build import build_module, resolve_target, set_numerics
-from effbench.models.inputs import Batch, Inputs, Step, make_inputs, seed_of_set, to_channels_last
+from effbench.models.inputs import Batch, Inputs, Step, make_set, to_channels_last
 from effbench.models.spec import InputSpec, parse_inputs
 from effbench.modes.base import Example, Mode, Prepared
 from effbench.worker.fresh_messages import (
@@ -73,7 +72,6 @@ class FreshProgram:
         self.device = torch.device(request.device)
         self.on_cuda = self.device.type == "cuda"
         self.dtype: torch.dtype = getattr(torch, request.dtype)
-        self.seed: int = request.numerics.get("seed", 0)
 
     def end(self, part: str) -> None:
         """Report that a part has ended now."""
@@ -130,22 +128,15 @@ class FreshProgram:
         request = self.request
         set_numerics(request.numerics)
         if request.package is None:
+            seed = request.numerics.get("seed", 0)
             self.module = build_module(
-                request.module, self.dtype, self.device, self.seed, request.attention
+                request.module, self.dtype, self.device, seed, request.attention
             )
         for bs in request.batch_sizes:
-            self.inputs[bs] = self.make_inputs(bs)
+            self.inputs[bs] = make_set(self.specs, 1, bs, self.dtype, self.device, request.numerics)
         if request.package is None:
             self.finish_module()
         self.synchronize()
-
-    def make_inputs(self, bs: int) -> Inputs:
-        """Return the first set of the cell's inputs, with this batch size."""
-        seed = seed_of_set(self.seed, 1)
-        made: Inputs = make_inputs(self.specs, bs, self.dtype, self.device, seed)
-        if self.request.numerics.get("channels_last"):
-            made = tree_map_only(Tensor, to_channels_last, made)
-        return made
 
     def finish_module(self) -> None:
         """Make the weights that the first call makes, and set the memory format."""

@@ -30,8 +30,7 @@ from effbench.models.inputs import (
     KeptInputs,
     Kwargs,
     Step,
-    make_inputs,
-    seed_of_set,
+    make_set,
     to_channels_last,
 )
 from effbench.models.spec import InputSpec
@@ -60,14 +59,10 @@ def copies(inputs: Inputs, dtype: torch.dtype | None = None) -> Inputs:
 def make_sets(cell: Cell, specs: Specs, sets: int) -> list[Inputs]:
     """Return `sets` inputs of the cell's batch size, each with other values."""
     dtype = getattr(torch, cell.dtype)
-    seed = cell.numerics.get("seed", 0)
-    made: list[Inputs] = []
-    for number in range(1, sets + 1):
-        set_seed = seed_of_set(seed, number)
-        made.append(make_inputs(specs, cell.bs, dtype, cell.device, set_seed))
-    if cell.numerics.get("channels_last"):
-        made = tree_map_only(Tensor, to_channels_last, made)
-    return made
+    return [
+        make_set(specs, number, cell.bs, dtype, cell.device, cell.numerics)
+        for number in range(1, sets + 1)
+    ]
 
 
 def finish_building(module: nn.Module, cell: Cell, specs: Specs) -> None:
