@@ -41,3 +41,19 @@ def claims_site(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("site")
     write_site(report, folder)
     return database, ids, report, folder
+
+
+@pytest.fixture
+def site(made, tmp_path):
+    """Returns a function that writes the site of a sweep, and returns the folder of its pages."""
+    from browsing import report_of
+
+    from effbench.render.site.build import write_site
+
+    def write(cells):
+        made.sweep(cells)
+        report = report_of(made.path)
+        write_site(report, tmp_path / "site")
+        return tmp_path / "site" / report.device_sweeps[0].slug
+
+    return write

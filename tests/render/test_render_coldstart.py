@@ -1,7 +1,7 @@
 """How sentences, tables and pages show cold starts."""
 
 import pytest
-from browsing import Visit, assert_accessible, content, report_of
+from browsing import Visit, assert_accessible, content
 from made_coldstarts import STARTS, a_start, started
 from made_sweeps import a_cell
 
@@ -9,7 +9,6 @@ from effbench.analysis.coldstart import cold_starts_of
 from effbench.core.cell import COLDSTART
 from effbench.core.labels import label_rows
 from effbench.render.coldstart import portability_table, sentences, tables
-from effbench.render.site.build import write_site
 from effbench.store import Store
 from effbench.store.values import ResultKey
 
@@ -124,19 +123,6 @@ def test_changes_are_rows_and_caches_columns(rows_of):
 
 
 # --- the page of charts ---
-
-
-@pytest.fixture
-def site(made, tmp_path):
-    """Returns a function that writes the site of a sweep, and returns the folder of its pages."""
-
-    def write(cells):
-        made.sweep(cells)
-        report = report_of(made.path)
-        write_site(report, tmp_path / "site")
-        return tmp_path / "site" / report.device_sweeps[0].slug
-
-    return write
 
 
 def test_a_drawing_has_a_bar_for_each_start(site):

@@ -1,10 +1,8 @@
 """How tables, sentences and pages show cells on several devices."""
 
 import pytest
-from browsing import Visit, content, report_of
+from browsing import Visit, content
 from made_sweeps import a_cell, steps
-
-from effbench.render.site.build import write_site
 
 SPLIT = {
     "ranks": 2,
@@ -94,19 +92,6 @@ def test_marked_figures_have_a_sign_and_are_quoted_only_if_all_are_marked(shown)
 
 
 # --- the page of charts ---
-
-
-@pytest.fixture
-def site(made, tmp_path):
-    """Returns a function that writes the site of a sweep, and returns the folder of its pages."""
-
-    def write(cells):
-        made.sweep(cells)
-        report = report_of(made.path)
-        write_site(report, tmp_path / "site")
-        return tmp_path / "site" / report.device_sweeps[0].slug
-
-    return write
 
 
 def test_a_drawing_begins_with_one_device(site):
