@@ -35,11 +35,10 @@ class Versions:
 
 @dataclass
 class Made:
-    """What a process that made caches found. `fill_s`: its seconds; `bytes`: by kind of cache;
-    `keys`: what the keys of Inductor's cache consist of, for each graph."""
+    """What a process that made caches found. `bytes`: by kind of cache; `keys`: what the keys of
+    Inductor's cache consist of, for each graph."""
 
     versions: Versions
-    fill_s: float
     bytes: dict[str, int]
     keys: list[dict[str, str]]
 
@@ -111,8 +110,7 @@ class ColdCaches:
         unfinished.replace(self.record)
 
     def clear(self) -> None:
-        """Remove what an earlier process made."""
-        self.record.unlink(missing_ok=True)
+        """Remove what an earlier process made that did not complete them."""
         self.bundle.unlink(missing_ok=True)
         self.package.unlink(missing_ok=True)
 

@@ -11,7 +11,6 @@ import gc
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -254,20 +253,17 @@ class ColdStart:
         if self.made is None:
             with self.context.phase(FILL):
                 self.made = self.fill(caches, place)
-        self.extra["fill_s"] = self.made.fill_s
 
     def fill(self, caches: ColdCaches, place: Path) -> Made:
         """Let a fresh process make the caches."""
         caches.clear()
-        began_s = time.perf_counter()
         with caches.live(NO_CACHE) as live:
             request = self.fresh_request(self.filling, live)
             request = replace(request, save_bundle=str(caches.bundle))
             (run,) = self.run([request], self.environment(live), place / "fill")
-            fill_s = time.perf_counter() - began_s
             caches.keep(live)
         use = run.result.cache or CacheUse()
-        made = Made(self.versions(), fill_s, caches.sizes(), use.keys)
+        made = Made(self.versions(), caches.sizes(), use.keys)
         caches.write(made)
         return made
 

@@ -233,7 +233,7 @@ def test_other_processes_mark_it(tmp_path):
 )
 def test_what_is_compiled_again_is_not_reused(unstarted, use, recompiled, reuse, missed):
     unstarted.recompiled = recompiled
-    unstarted.record_cache(Made(unstarted.versions(), 9.5, {"bundle": 7}, []), use)
+    unstarted.record_cache(Made(unstarted.versions(), {"bundle": 7}, []), use)
     assert unstarted.trial.cache_reuse == reuse
     assert unstarted.extra["missed"] == missed
 
@@ -324,12 +324,18 @@ def test_a_folder_is_restored_for_each_process(tmp_path):
 
 def test_caches_are_complete_once_they_are_recorded(tmp_path):
     caches = ColdCaches(tmp_path)
-    made = Made(Versions("2.13.0", None, None, None), 9.5, {"folder": 4}, [{"gm": "[a]"}])
+    made = Made(Versions("2.13.0", None, None, None), {"folder": 4}, [{"gm": "[a]"}])
     assert caches.made() is None
     caches.write(made)
     assert caches.made() == made
+
+
+def test_caches_that_were_not_completed_are_removed(tmp_path):
+    caches = ColdCaches(tmp_path)
+    caches.bundle.touch()
+    caches.package.touch()
     caches.clear()
-    assert caches.made() is None
+    assert caches.sizes() == {"folder": 0}
 
 
 # --- with a compiler
@@ -402,5 +408,5 @@ def test_a_package_needs_no_module(tmp_path):
     assert trial.status is Status.OK, trial.reason
     assert trial.cold_load_s > 0
     assert trial.cold_compile_s is None
-    assert trial.cold_s < trial.extra["coldstart"]["fill_s"]
+    assert trial.cold_s < trial.extra["phase_seconds"]["fill"]
     assert trial.cache_reuse == "whole"
