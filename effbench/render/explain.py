@@ -20,10 +20,11 @@ from effbench.core.printable import listed
 from effbench.core.table import Column, Record, Shown, Table
 from effbench.core.terminal import Console, escape
 from effbench.render.bottlenecks import failure_of
-from effbench.render.marks import explain_marks, signed
+from effbench.render.marks import Estimate, explain_marks, signed
 from effbench.stats.intervals import Interval
 from effbench.store.secrets import masked
 from effbench.store.store import Store
+from effbench.store.summary import PAIRS
 
 #: Most rows of kernels, and most cells that a line names.
 MOST_KERNELS, MOST_CELLS = 12, 3
@@ -51,8 +52,23 @@ class PairReport:
     def sentence(self) -> str:
         text = self.why_not
         if self.explanation is not None:
-            text = self.explanation.sentence
+            text = " ".join(filter(None, [self.explanation.sentence, self.paired_speedup]))
         return self.signed(f"{self.pair.cell}: {text}")
+
+    @property
+    def paired_speedup(self) -> str:
+        """A sentence with the speedup from pairs, if the times are marked: a disturbance can hit
+        one side's times alone, but hits both sides of a pair. Otherwise empty."""
+        first, second = self.pair.first, self.pair.second
+        is_same_point = first.sweep_id == second.sweep_id and first.labels == second.labels
+        is_paired = first.is_baseline and is_same_point and second.speedup_from == PAIRS
+        if not self.is_marked or not is_paired:
+            return ""
+        speedup = Estimate.of(second, "speedup")
+        text = f"Timed in turn in one process, the speedup is {speedup.text}"
+        if speedup.interval:
+            text += f" ({speedup.interval})"
+        return f"{text}."
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain data; times in ms per call, differences are B - A."""

@@ -179,6 +179,37 @@ def test_one_trial_and_a_disturbed_host(sweep, effbench):
     assert rows[-1].startswith("~ measured on a disturbed machine: mlp bs=8 default")
 
 
+PAIRED = {"pair_speedup": 1.25, "pair_speedup_low": 1.2, "pair_speedup_high": 1.3}
+BUSY = {"disturbance": "host busy"}
+
+
+@pytest.mark.parametrize(
+    ("words", "figures", "expected"),
+    [
+        (
+            "default",
+            PAIRED | BUSY,
+            "Timed in turn in one process, the speedup is 1.25× (1.20–1.30).",
+        ),
+        (
+            "default",
+            PAIRED | BUSY | {"pair_disturbance": "host busy"},
+            "Timed in turn in one process, the speedup is ~1.25× (1.20–1.30).",
+        ),
+        ("default", PAIRED, ""),
+        ("default", BUSY, ""),
+        ("default eager", PAIRED | BUSY, ""),
+    ],
+)
+def test_marked_times_come_with_the_speedup_of_pairs(sweep, effbench, words, figures, expected):
+    sweep(
+        {EAGER: ({}, PLAIN), a_cell("default"): ({"latency_ms": 1.1} | figures, COPYING)}, rounds=1
+    )
+    sentence, *_ = effbench("explain", *words.split(" ")).out.splitlines()
+    _, _, more = sentence.partition("A single trial has no intervals.")
+    assert more.strip() == expected
+
+
 def test_show_why_names_the_largest_parts(modes, sweep, effbench):
     rows = json.loads(effbench("show", "--why", "--format", "json").out)
     parts = {row["mode"]: row["parts"] for row in rows if row["bs"] == "8"}
