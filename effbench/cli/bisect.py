@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--metric",
-        choices=[name for name in COMPARED if hasattr(Trial, name)],
+        type=options.metric_of([name for name in COMPARED if hasattr(Trial, name)]),
         default="latency_ms",
         metavar="NAME",
         help="what differs (default: %(default)s)",

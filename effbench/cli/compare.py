@@ -50,7 +50,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     add(
         "--metric",
         action="append",
-        choices=COMPARED,
+        type=options.metric_of(COMPARED),
         metavar="NAME",
         help="compare only this metric; may be repeated (default: all in --config)",
     )

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--metric",
         action="append",
-        choices=JUDGED,
+        type=options.metric_of(JUDGED),
         metavar="NAME",
         help=f"metric to judge; may be repeated (default: {', '.join(DEFAULT_METRICS)})",
     )

@@ -6,13 +6,13 @@ import argparse
 import io
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 from effbench.core import outputs
-from effbench.core.errors import UsageError
+from effbench.core.errors import UsageError, suggest
 from effbench.core.printable import printable
 from effbench.core.settings import DEFAULT_DB, quoted
 from effbench.core.terminal import PLAIN_WIDTH, Console, terminal
@@ -40,6 +40,19 @@ def at_least(least: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def metric_of(names: Collection[str]) -> Callable[[str], str]:
+    """Return the type of an option that takes one of these metrics. Its error names the most
+    similar metric, or all of them if none is similar."""
+
+    def metric(text: str) -> str:
+        if text not in names:
+            hint = suggest(text, names) or f"; allowed: {', '.join(names)}"
+            raise argparse.ArgumentTypeError(f"unknown metric {text!r}{hint}")
+        return text
+
+    return metric
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:

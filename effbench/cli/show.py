@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--metric",
         nargs="+",
-        choices=METRICS,
+        type=options.metric_of(METRICS),
         metavar="NAME",
         help="metrics to show (default: speedup, of latency and period; latency_ms if nothing has"
         f" one); one of: {', '.join(METRICS)}",

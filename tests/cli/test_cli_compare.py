@@ -89,7 +89,7 @@ def test_across(made, effbench, after, env, name, said):
         ("first last --across colour", 2, "unknown name 'colour'; choose from"),
         ("first last --across ,", 2, "unknown name ''; choose from"),
         ("last last --set floor=nan", 2, "floor: expected a number of at least 0"),
-        ("last last --metric latency", 2, "choose from 'latency_ms'"),
+        ("last last --metric latency", 2, "did you mean latency_ms?"),
         ("last last", 2, "both sides are sweep "),
         ("last --by mode --values eager eager", 2, "choose two of them with --values"),
         ("first last --on B200", 3, "on 'B200'; trials ran on NVIDIA H200"),

@@ -142,7 +142,7 @@ def test_a_report_compares_with_a_sweep_of_the_same_name(lines):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("--metric flops", 2, "choose from 'latency_ms'"),
+        ("--metric flops", 2, "unknown metric 'flops'; allowed: latency_ms, "),
         ("--name \udcff", 3, "no sweep has the name"),
     ],
 )

@@ -64,7 +64,9 @@ REFUSED = (
     ("advise mode --bs 0", "--bs: expected a whole number of at least 1, got '0'"),
     ("show --why --metric energy_mj", "argument --metric: not allowed with argument --why"),
     ("ls --sweep nowhere", "--sweep needs one of them"),
-    ("show --metric compile_s", "invalid choice: 'compile_s' (choose from"),
+    ("show --metric compile_s", "unknown metric 'compile_s': did you mean compile_cold_s?; see"),
+    ("bisect a b --metric latency", "did you mean latency_ms?; see"),
+    ("show --metric qqq", "unknown metric 'qqq'; allowed: latency_ms, "),
     ("show db=x.db", "unrecognized arguments: db=x.db; see effbench show --help"),
 )
 
