@@ -51,7 +51,7 @@ class EagerProfile:
         busy_ms, host_ms, kernels = result.gpu_busy_ms, result.enqueue_ms, result.kernels
         if not (longest and result.latency_ms and busy_ms and host_ms and kernels):
             why = result.reason or "the trial has no profile of a GPU"
-            raise NothingFoundError(f"no prediction: {why}")
+            raise no_prediction(why)
 
         def total(field: str, classes: Collection[KernelClass]) -> float:
             of_classes = (kernel for kernel in longest if class_of_name(kernel["name"]) in classes)
@@ -148,7 +148,7 @@ class Predictor(msgspec.Struct):
         is_fitted = is_plain(result) and result.dtype == self.dtype
         if not is_fitted or result.gpu_name not in self.gpus:
             fitted = f"calls of inference in {self.dtype} on one {' or '.join(self.gpus)}"
-            raise NothingFoundError(f"no prediction: it was fitted on {fitted}")
+            raise no_prediction(f"it was fitted on {fitted}")
         eager = EagerProfile.of(result, trial)
         ranked = []
         unsure = {}
@@ -162,9 +162,14 @@ class Predictor(msgspec.Struct):
             low, high = speedup * fit.low, speedup * fit.high
             ranked.append(Prediction(mode, latency_ms, speedup, low, high))
         if not ranked:
-            raise NothingFoundError(f"no prediction: {'; '.join(dict.fromkeys(unsure.values()))}")
+            raise no_prediction("; ".join(dict.fromkeys(unsure.values())))
         ranked.sort(key=lambda prediction: prediction.latency_ms)
         return Predictions(ranked, unsure)
+
+
+def no_prediction(why: str) -> NothingFoundError:
+    """Return the error of a cell that cannot be predicted."""
+    return NothingFoundError(f"no prediction: {why}\nomit --predict to measure the modes")
 
 
 def is_plain(result: Result) -> bool:

@@ -179,6 +179,7 @@ def test_without_a_gpu_nothing_is_predicted(measured):
     assert done.code == 3
     reason = "no prediction: it was fitted on calls of inference in bfloat16 on one NVIDIA"
     assert reason in done.err
+    assert done.err.endswith("\nomit --predict to measure the modes\n")
 
 
 def test_predictions_are_printed(made):
