@@ -118,8 +118,8 @@ def worktree(old: Facts, root: Path) -> Iterator[Path]:
     commit = old["git_revision"]
     if commit is None:
         raise UsageError(
-            f"the baseline's folder {old['folder']} is not under version control, so its code is"
-            " unknown"
+            f"the baseline's folder {old['folder']} has no Git commit, so its code is unknown;"
+            " commit it, then measure and set the baseline again"
         )
     if is_dirty(old):
         changed = old["git_description"]

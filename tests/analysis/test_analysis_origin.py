@@ -113,7 +113,7 @@ def test_what_cannot_be_run_says_why(repository):
         ({**old, **dirty}, cell(), "uncommitted changes (v1-dirty: net.py)"),
         (new, later, "the baseline would run the same code"),
         ({**old, "git_revision": "0" * 40}, cell(), "revision 000000000000 is not in this"),
-        ({**old, **unversioned}, cell(), "is not under version control"),
+        ({**old, **unversioned}, cell(), "has no Git commit, so its code is unknown; commit it"),
         ({**old, "python": "/nowhere/python"}, cell(), "/nowhere/python does not exist here"),
         (old, later, "its later.py:Net is missing, or imported from elsewhere"),
     ):
