@@ -139,8 +139,7 @@ class Ranks:
     def announce(self, phase: str) -> None:
         """Tell the followers which phase has begun."""
         if self.is_followed:
-            self.tell(Task.PHASE, name=phase)
-            self.gather()
+            self.ask(Task.PHASE, name=phase)
 
     @contextmanager
     def together(self, task: Task) -> Iterator[list[Json]]:
@@ -151,11 +150,10 @@ class Ranks:
         yield answers
         answers += self.gather()
 
-    def ask(self, task: Task) -> list[Json]:
+    def ask(self, task: Task, **values: str) -> list[Json]:
         """Let the followers do a task, and return their answers, in order."""
-        with self.together(task) as answers:
-            pass
-        return answers
+        self.tell(task, **values)
+        return self.gather()
 
     def first_reason(self, answers: list[Json]) -> str | None:
         """Return the reason of the first follower that gave one, with its rank, or None."""
