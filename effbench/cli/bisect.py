@@ -264,12 +264,16 @@ def commits_of(span: str) -> Iterator[Changes]:
     """Yield the commits of GOOD..BAD, which are checked out when their overrides are asked for, and
     removed at the end. Raises UsageError."""
     form = "--format=%h %s"
-    good = git(".", "log", "-1", form, span.partition("..")[0])
+    first, _, last = span.partition("..")
+    good = git(".", "log", "-1", form, first)
     later = git(".", "log", "--first-parent", "--reverse", form, span)
     if not good or not later:
-        raise UsageError(
-            f"--commits={span}: expected GOOD..BAD, commits of the current folder's repository"
-        )
+        expected = "GOOD..BAD, commits of the current folder's repository"
+        named = filter(None, (first, last))
+        unknown = [name for name in named if git(".", "log", "-1", form, name) is None]
+        if unknown:
+            expected += f", which has no {' and no '.join(unknown)}"
+        raise UsageError(f"--commits={span}: expected {expected}")
     inside = git(".", "rev-parse", "--show-prefix") or ""
     trees = {}
 

@@ -187,10 +187,16 @@ def about(table: SpeedupTable) -> list[str]:
     if not table.has_figures:
         return []
     if table.metrics[0] == "speedup":
-        return [f"× against {table.baseline_mode}, whose column shows its times"]
+        text = f"× against {table.baseline_mode}"
+        if table.baseline_mode in table.modes:
+            text += ", whose column shows its times"
+        return [text]
     texts = []
     for name in table.metrics:
         metric = METRICS[name]
+        if not table.has_figures_of(name):
+            texts.append(f"{metric.title}: not measured")
+            continue
         text = f"{metric.title}: {metric.help}"
         if metric.better is not Better.NEITHER:
             text += f"; {metric.better} is better"

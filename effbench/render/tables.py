@@ -255,6 +255,13 @@ class SpeedupTable:
         """Whether a cell has a figure of a metric of this table."""
         return any(figure.value is not None for figure in self.figures)
 
+    def has_figures_of(self, metric: str) -> bool:
+        """Whether a cell has a figure of this metric."""
+        figures = [
+            figure for row in self.rows if row.metric == metric for figure in row.cells.values()
+        ]
+        return any(figure.value is not None for figure in figures)
+
     @property
     def is_marked(self) -> bool:
         """Whether a figure is marked."""

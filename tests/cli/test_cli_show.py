@@ -87,6 +87,12 @@ def test_several_metrics_are_rows_of_one_table(shown):
         assert words in text
 
 
+def test_a_metric_that_was_not_measured_is_not_defined(shown):
+    text = shown("show --metric latency_ms peak_reserved_bytes")
+    assert "peak reserved: not measured" in text
+    assert "graph pools included" not in text
+
+
 def test_failures_are_listed_by_reason(made, effbench):
     failure = {"status": "error", "reason": "boom"}
     made.sweep({EAGER: {}, DEFAULT: failure, a_cell("default", bs=16): failure})

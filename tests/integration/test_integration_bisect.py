@@ -81,7 +81,9 @@ class Net(torch.nn.Module):
         (("eager",), "takes A and B, or --commits"),
         (("eager", "default,eager"), "give one value"),
         (("eager", "default", "--metric", "time"), "--metric"),
-        (("--commits", "HEAD~1000..HEAD", "mode=eager"), "expected GOOD..BAD"),
+        (("--commits", "HEAD~1000..HEAD", "mode=eager"), "which has no HEAD~1000"),
+        (("--commits", "main..nowhere", "mode=eager"), "no nowhere"),
+        (("--commits", "HEAD..HEAD", "mode=eager"), "expected GOOD..BAD"),
     ],
 )
 def test_wrong_words_are_refused(place, words, error):

@@ -11,6 +11,7 @@ import synthetic as make
 from omegaconf import OmegaConf
 from synthetic import label_rows
 
+from effbench.cli.show import about
 from effbench.core.labels import mode_order, row_names
 from effbench.core.terminal import Console
 from effbench.render import tables
@@ -77,6 +78,19 @@ def test_significance_and_the_legend(low, high, significant, sign):
     table = speedup_table([make.row(), default(low, high)])
     assert table.rows[0].cells["default"].significant is significant
     assert sign in " · ".join(table.legend())
+
+
+@pytest.mark.parametrize(
+    ("modes", "text"),
+    [
+        (("eager", "default"), "× against eager, whose column shows its times"),
+        (("default",), "× against eager"),
+    ],
+)
+def test_the_reference_mode_may_have_no_column(modes, text):
+    """Pairs give speedups before a trial of eager."""
+    rows = [make.row(mode=mode, speedup=2.0) for mode in modes]
+    assert about(speedup_table(rows)) == [text]
 
 
 def test_without_a_baseline_times_are_shown():
