@@ -18,7 +18,7 @@ PAGES = (
 #: What is not here: other machines, clusters, interpreters and checkouts, a GPU, swept widths.
 ELSEWHERE = re.compile(
     r"postgresql:|OLD_URL|--join |h100$|executor=slurm"
-    r"|executor\.gpus|/envs/|\.\./before|my_pkg|--by "
+    r"|executor\.gpus|/envs/|\.\./before|my_pkg|--by |piecewise-graph"
 )
 FAST = [
     "protocol.budget_s=0.05",
