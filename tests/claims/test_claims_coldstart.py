@@ -1,15 +1,14 @@
 """The experiment about cold starts: what its claims say of rows."""
 
-from types import SimpleNamespace
-
+import judging
 import pytest
 from made_sweeps import a_result
 
 from effbench.claims.definition import find
-from effbench.claims.run import NO_CUDA, Reproduction
+from effbench.claims.run import NO_CUDA
 
 (EXPERIMENT,) = find(["coldstart"])
-CLAIMS = {claim.id: claim for claim in EXPERIMENT.claims}
+CLAIMS = [claim.id for claim in EXPERIMENT.claims]
 #: Seconds to the first answer by mode and cache, as the claims say; the imports take 1 s of them.
 AS_CLAIMED = {
     ("eager", "none"): 2.0,
@@ -53,21 +52,10 @@ def judged(claim, seconds=(), facts=(), gpus=1):
     rows = []
     for case, claimed in AS_CLAIMED.items():
         rows.append(row(*case, dict(seconds).get(case, claimed), **dict(facts).get(case, {})))
-    run = Reproduction(
-        EXPERIMENT,
-        server=None,
-        probed=SimpleNamespace(gpus=["an H200"] * gpus),
-        db="",
-        overrides={},
-        quiet=True,
-        results={"rungs": rows},
-    )
-    judgement = run.judge(CLAIMS[claim])
-    assert not run.mistakes
-    return judgement
+    return judging.judged(claim, gpus, rungs=rows)
 
 
-@pytest.mark.parametrize("claim", sorted(CLAIMS))
+@pytest.mark.parametrize("claim", CLAIMS)
 def test_what_was_published_is_confirmed(claim):
     assert judged(claim).verdict == "confirmed"
 
@@ -108,7 +96,7 @@ def test_parts_of_the_answer_are_shown():
     assert judgement.also["gpt2: gain over compiling at the start"].value == pytest.approx(10)
 
 
-@pytest.mark.parametrize("claim", sorted(CLAIMS))
+@pytest.mark.parametrize("claim", CLAIMS)
 def test_claims_need_a_gpu(claim):
     judgement = judged(claim, gpus=0)
     assert (judgement.verdict, judgement.reason) == ("not measurable here", NO_CUDA)

@@ -1,16 +1,15 @@
 """The experiment about two GPUs: what its claims say of rows, and without a second GPU."""
 
-from types import SimpleNamespace
-
 import pytest
+from judging import judged, outcomes
 from made_sweeps import a_result
 
 from effbench.claims.definition import find
-from effbench.claims.run import NO_SECOND_GPU, Reproduction
+from effbench.claims.run import NO_SECOND_GPU
 from effbench.core.cell import Status
 
 (EXPERIMENT,) = find(["parallel"])
-CLAIMS = {claim.id: claim for claim in EXPERIMENT.claims}
+CLAIMS = [claim.id for claim in EXPERIMENT.claims]
 SMALL, WIDE, BERT = "llama-1b-decode", "llama-7b-decode", "bert-base"
 INTERVALS = {
     "latency_ms": "latency_ci_{}_ms",
@@ -92,29 +91,6 @@ def training(ddp_ms=9.0, fsdp_ms=10.7, compiled_bytes=9):
             facts = {"phase": "training", "peak_allocated_bytes": peak}
             rows.append(timed(BERT, 8, mode, parallel, time_ms, eager_ms, **facts))
     return rows
-
-
-def judged(claim, gpus=2, **results):
-    run = Reproduction(
-        EXPERIMENT,
-        server=None,
-        probed=SimpleNamespace(gpus=["an H200"] * gpus),
-        db="",
-        overrides={},
-        quiet=True,
-        results=results,
-    )
-    judgement = run.judge(CLAIMS[claim])
-    assert not run.mistakes
-    return judgement
-
-
-def outcomes(judgement):
-    """The statements of a claim by outcome."""
-    found = {True: [], False: [], None: []}
-    for text, holds in judgement.parts.items():
-        found[holds].append(text)
-    return found
 
 
 def test_a_graph_gains_more_on_two_gpus_than_on_one():

@@ -1,17 +1,14 @@
 """The experiments piecewise and diffusion: what their claims say of rows."""
 
-from types import SimpleNamespace
-
 import pytest
+from judging import judged, outcomes
 from made_sweeps import a_result
 
 from effbench.claims.definition import find
-from effbench.claims.run import NO_CUDA, Reproduction
+from effbench.claims.run import NO_CUDA
 
 EXPERIMENTS = find(["experiments/piecewise.py", "experiments/diffusion.py"])
-CLAIMS = {
-    claim.id: (experiment, claim) for experiment in EXPERIMENTS for claim in experiment.claims
-}
+CLAIMS = {claim.id for experiment in EXPERIMENTS for claim in experiment.claims}
 GPT2, LLAMA, PREFILL = "gpt2", "llama-1b-decode", "llama-1b-prefill"
 FLUX = "FluxTransformer2DModel"
 DENOISERS = (
@@ -92,30 +89,6 @@ def denoisers(*times):
     for name, time_ms in zip(DENOISERS, times, strict=True):
         rows += blocks(name, (100, time_ms, time_ms), (20, 5))[:2]
     return rows
-
-
-def judged(claim, gpus=1, **results):
-    experiment, found = CLAIMS[claim]
-    run = Reproduction(
-        experiment,
-        server=None,
-        probed=SimpleNamespace(gpus=["an H200"] * gpus),
-        db="",
-        overrides={},
-        quiet=True,
-        results=results,
-    )
-    judgement = run.judge(found)
-    assert not run.mistakes
-    return judgement
-
-
-def outcomes(judgement):
-    """The statements of a claim by outcome."""
-    found = {True: [], False: [], None: []}
-    for text, holds in judgement.parts.items():
-        found[holds].append(text)
-    return found
 
 
 def test_graphs_help_where_the_cpu_is_the_bottleneck():
@@ -211,7 +184,7 @@ def test_what_another_release_decides_is_not_measurable(claim):
     assert judged(claim).verdict == "not measurable here"
 
 
-@pytest.mark.parametrize("claim", sorted(CLAIMS.keys() - {"P34", "S20"}))
+@pytest.mark.parametrize("claim", sorted(CLAIMS - {"P34", "S20"}))
 def test_claims_need_a_gpu(claim):
     judgement = judged(claim, gpus=0)
     assert (judgement.verdict, judgement.reason) == ("not measurable here", NO_CUDA)
