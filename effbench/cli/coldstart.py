@@ -233,9 +233,9 @@ def use_folder(args: argparse.Namespace, folder: Path) -> int:
 
 
 def started_once(words: Sequence[str], folder: Path) -> tuple[Cell, Trial]:
-    """Run one cold start of the only cell of these overrides with the cache in the folder, which is
-    made if there is none, without recording it; return the cell and the trial. Raises EffbenchError
-    for what cannot run."""
+    """Run one cold start of the only cell of these overrides, and return the cell and the trial,
+    which is not recorded. It uses the cache in the folder, or makes it in an empty folder. Raises
+    EffbenchError if the cell cannot run."""
     from effbench.config.cells import prepare
     from effbench.config.launch import jobs_of
     from effbench.config.overrides import read

@@ -172,11 +172,10 @@ def use_products(module: nn.Module) -> None:
     network = first_with(parts, "set_attn_implementation")
     if network is not None and network.config._attn_implementation in OF_TRANSFORMERS.values():
         choose_in_transformers(parts, "eager")
-    backends = {
-        getattr(getattr(part, "processor", None), "_attention_backend", None) for part in parts
-    }
-    if backends & {OF_DIFFUSERS["flash"], "flex"}:
-        choose_in_diffusers(parts, "eager")
+    for part in parts:
+        processor = getattr(part, "processor", None)
+        if getattr(processor, "_attention_backend", None) in (OF_DIFFUSERS["flash"], "flex"):
+            choose_in_diffusers(parts, "eager")
 
 
 def first_with(parts: list[nn.Module], method: str) -> Any:

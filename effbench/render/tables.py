@@ -257,10 +257,7 @@ class SpeedupTable:
 
     def has_figures_of(self, metric: str) -> bool:
         """Whether a cell has a figure of this metric."""
-        figures = [
-            figure for row in self.rows if row.metric == metric for figure in row.cells.values()
-        ]
-        return any(figure.value is not None for figure in figures)
+        return any(figure.value is not None for figure in self.figures if figure.metric == metric)
 
     @property
     def is_marked(self) -> bool:

@@ -192,12 +192,19 @@ def test_a_copy_in_float64_of_a_network_of_transformers(chosen, copied):
     assert network.config._attn_implementation == chosen
 
 
+def backends(module):
+    """What the attentions of a network of diffusers use."""
+    processors = [part.processor for part in module.modules() if hasattr(part, "processor")]
+    return {str(processor._attention_backend.value) for processor in processors}
+
+
 @pytest.mark.slow
 @pytest.mark.extra("diffusers")
 def test_a_copy_in_float64_of_a_denoiser():
     module = denoiser("FluxTransformer2DModel")
     attentions.choose(module, "flex", torch.float32, CPU)
     double = quantization.double(module)
+    assert (backends(module), backends(double)) == ({"flex"}, {"_native_math"})
     args, kwargs = make_inputs(parse_inputs(module.inputs), BS, torch.float64, "cpu", 0)
     with torch.no_grad():
         assert double(*args, **kwargs).isfinite().all()
