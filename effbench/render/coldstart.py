@@ -34,6 +34,10 @@ CHANGES = {
 LEAST_S = 0.005
 #: Reasons of misses that a cell names before it counts the rest.
 MOST_REASONS = 3
+#: The variable that keeps torch from testing the CPU's vector instructions when it loads a package.
+ISA_VARIABLE = "TORCHINDUCTOR_VEC_ISA_OK"
+#: A package that loads for longer has compiled test programs; without them it takes up to 2 s.
+SLOW_LOAD_S = 3.0
 
 
 # --- sentences ---
@@ -46,7 +50,29 @@ def sentences(starts: Sequence[ColdStart]) -> list[str]:
     for case, of_case in by_case.items():
         name = f"{case}: " if len(by_case) > 1 else ""
         lines.append(name + sentence(of_case))
+    slow = [start.row for start in starts if loads_slowly(start)]
+    if slow:
+        lines.append(explain_slow_loading(slow))
     return lines
+
+
+def loads_slowly(start: ColdStart) -> bool:
+    """Return whether torch tested the CPU's vector instructions before it loaded a package."""
+    row = start.row
+    if start.cache != "package" or ISA_VARIABLE in row.params["env"]:
+        return False
+    return (row.cold_load_s or 0.0) > SLOW_LOAD_S
+
+
+def explain_slow_loading(rows: Sequence[LabelledResult]) -> str:
+    """Return what makes packages load slowly, and how to avoid it."""
+    longest = max(row.cold_load_s or 0.0 for row in rows)
+    # 0 turns off vector instructions, too, which code for a GPU does not need
+    value = 1 if rows[0].device == "cpu" else 0
+    return (
+        f"Loading a package takes up to {longest:.1f} s, in which torch compiles test programs for"
+        f" the CPU's vector instructions. {ISA_VARIABLE}={value} avoids this."
+    )
 
 
 def sentence(starts: Sequence[ColdStart]) -> str:

@@ -66,6 +66,24 @@ def test_a_disturbed_side_marks_the_comparison(rows_of, marked):
     assert "it pays from ~4,000 requests" in sentence
 
 
+@pytest.mark.parametrize(
+    ("load_s", "env", "device", "advice"),
+    [
+        (37.0, {}, "cuda", "up to 37.0 s,TORCHINDUCTOR_VEC_ISA_OK=0 avoids"),
+        (4.8, {}, "cpu", "up to 4.8 s,TORCHINDUCTOR_VEC_ISA_OK=1 avoids"),
+        (1.8, {}, "cuda", ""),
+        (4.8, {"TORCHINDUCTOR_VEC_ISA_OK": "1"}, "cpu", ""),
+    ],
+)
+def test_a_package_that_loads_slowly_has_a_remedy(rows_of, load_s, env, device, advice):
+    package = a_start("aot-inductor", "package", env=env, device=device)
+    cells = {a_start(device=device): started(2.4, 4.0)}
+    cells[package] = started(2.4 + load_s, 3.0, cold_load_s=load_s)
+    lines = sentences(cold_starts_of(rows_of(cells)))
+    assert len(lines) == (2 if advice else 1)
+    assert all(words in lines[-1] for words in advice.split(","))
+
+
 def test_each_case_has_a_sentence_with_its_name(rows_of):
     cells = {a_start(bs=bs): started(2.4, 4.0) for bs in (1, 8)}
     assert sentences(cold_starts_of(rows_of(cells))) == [
