@@ -7,6 +7,7 @@ different win together, which is a tie. A table gives its star to the only winne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +18,10 @@ from effbench.core.quantities import Better
 from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
 from effbench.store.summary import PAIRS
 
+#: Figures that differ by this factor do not tie, however wide their intervals are: such intervals,
+#: of two trials for example, say nothing.
+FAR_APART = 2.0
+
 
 def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult]:
     """Return the rows of a point that win by a metric: the one with the best figure, then those
@@ -24,9 +29,10 @@ def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult
 
     These are the rows whose difference from the best one is not significant, and marked ones that
     may be better; the reference mode, too, if the best speedup's interval includes 1. There is no
-    winner among fewer than two ok rows, if the best row has a single trial, if all figures are
-    marked, if the best row's speedup is marked although its time is not (by its pairs, or by its
-    reference mode), and for metrics without intervals.
+    winner among fewer than two ok rows, if the best row has a single trial, if a mode that would
+    tie has twice or half the best figure, if all figures are marked, if the best row's speedup is
+    marked although its time is not (by its pairs, or by its reference mode), and for metrics
+    without intervals.
     """
     ok = [row for row in point if row.is_ok]
     if len(ok) < 2:
@@ -44,6 +50,8 @@ def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult
             continue
         if _is_tied_reference(row, best, metric) or _may_be_better(row, best, decisive):
             winning.append(row)
+    if any(_is_far_apart(row, best, decisive) for row in winning):
+        return []
     return winning
 
 
@@ -87,6 +95,11 @@ def _cost(result: Result, metric: str) -> LogEstimate:
     if METRICS[metric].better is Better.HIGHER:
         return replace(estimate, value=-estimate.value)
     return estimate
+
+
+def _is_far_apart(result: Result, best: Result, metric: str) -> bool:
+    """Return whether two results differ too much to tie."""
+    return _cost(result, metric).value - _cost(best, metric).value > math.log(FAR_APART)
 
 
 def _is_tied_reference(result: Result, best: Result, metric: str) -> bool:
