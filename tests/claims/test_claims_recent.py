@@ -1,4 +1,4 @@
-"""The experiments piecewise and diffusion: what their claims say of rows."""
+"""The experiments piecewise, diffusion and options: what their claims say of rows."""
 
 import pytest
 from judging import judged, outcomes
@@ -7,7 +7,8 @@ from made_sweeps import a_result
 from effbench.claims.definition import find
 from effbench.claims.run import NO_CUDA
 
-EXPERIMENTS = find(["experiments/piecewise.py", "experiments/diffusion.py"])
+NAMES = ("piecewise", "diffusion", "options")
+EXPERIMENTS = find([f"experiments/{name}.py" for name in NAMES])
 CLAIMS = {claim.id for experiment in EXPERIMENTS for claim in experiment.claims}
 GPT2, LLAMA, PREFILL = "gpt2", "llama-1b-decode", "llama-1b-prefill"
 FLUX = "FluxTransformer2DModel"
@@ -177,6 +178,48 @@ def test_blocks_that_cost_speed_with_four_prompts():
     one = blocks(PREFILL, (18, 6.3, 9.7), (10.7, 2.5))
     four = blocks(PREFILL, (18, 10, 11), (10.2, 2.6), bs=4)
     assert outcomes(judged("P39", blocks=one + four))[False] == ["as fast, bs=4"]
+
+
+def with_option(option, time_ms, decode_ms, kernels=100):
+    """Sweeps of a network each that takes 1 ms and 100 kernels without an option, and this time
+    with it; another one in decoding."""
+    sweeps = {}
+    for name in ("torchvision", "timm", "encode", "logits", "decode"):
+        taken_ms = decode_ms if name == "decode" else time_ms
+        sweeps[name] = [
+            row(name, "default", 1.0, 1.0, kernels=100, is_baseline=True),
+            row(name, option, taken_ms, 1.0, kernels=kernels),
+        ]
+    return sweeps
+
+
+@pytest.mark.parametrize(
+    ("times", "kernels", "verdict"),
+    [((1.0, 1.0), 86, "confirmed"), ((1.0, 1.0), 99, "depends"), ((1.1, 1.1), 99, "refuted")],
+)
+def test_combined_kernels(times, kernels, verdict):
+    judgement = judged("P28", **with_option("combo_kernels", *times, kernels=kernels))
+    assert judgement.verdict == verdict
+    fewer = judgement.also["decode: kernels without the option ÷ with it"]
+    assert fewer.value == pytest.approx(100 / kernels)
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict"),
+    [((0.9, 0.9), "confirmed"), ((0.9, 1.1), "depends"), ((1.1, 1.1), "refuted")],
+)
+def test_coordinate_descent_tuning(times, verdict):
+    sweeps = with_option("coordinate_descent_tuning", *times)
+    judgement = judged("P29", **sweeps)
+    assert judgement.verdict == verdict
+    assert judgement.also["decode"].value == pytest.approx(1 / times[1])
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict"), [((1.4, 1.4), "confirmed"), ((1.4, 1.1), "depends"), ((1, 1), "refuted")]
+)
+def test_results_that_do_not_depend_on_the_batch(times, verdict):
+    assert judged("P30", **with_option("batch_invariant", *times)).verdict == verdict
 
 
 @pytest.mark.parametrize("claim", ["P34", "S20"])
