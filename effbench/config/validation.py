@@ -6,7 +6,8 @@ from effbench.config.compose import Job
 from effbench.core import streams
 from effbench.core.errors import ConfigError
 from effbench.core.settings import Config, Model, Protocol, Stream
-from effbench.models.catalog import LIBRARIES
+from effbench.models.catalog import LIBRARIES, check_name
+from effbench.models.presets import canonical
 from effbench.models.spec import parse_inputs
 from effbench.run.probe import NETWORK
 from effbench.run.selection import check_rules
@@ -36,6 +37,7 @@ def validate(job: Job) -> None:
         raise ConfigError(f"sweep.name={name} is reserved by effbench: choose another name")
     check_rules(config.exclude)
     check_model(config.model)
+    check_network(config)
     check_mode(job)
     # the trial would use another GPU than the locked one
     if "CUDA_VISIBLE_DEVICES" in config.env:
@@ -83,6 +85,17 @@ def check_mode(job: Job) -> None:
                 f"{chosen[0]}: {key} is missing or no text; the YAML of a mode requires name and"
                 " _target_"
             )
+
+
+def check_network(config: Config) -> None:
+    """Raise ConfigError for an unknown name of a network. Trials would find it, but only after an
+    import of seconds. Another interpreter may have other names."""
+    module = config.model.module
+    arch, library = module.get("arch"), module.get("library")
+    if config.python or config.folder or module["_target_"] != NETWORK:
+        return
+    if isinstance(arch, str) and library in LIBRARIES:
+        check_name(library, canonical(library, arch))
 
 
 def check_model(model: Model) -> None:

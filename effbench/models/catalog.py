@@ -8,19 +8,32 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from effbench.core.errors import ConfigError, suggest
 from effbench.models.presets import PRESETS
 
-#: Libraries, each with a module of this name in effbench.models.libraries.
-LIBRARIES = ("torchvision", "timm", "transformers", "diffusers")
+#: Libraries, each with a module of this name in effbench.models.libraries -> what a network is.
+LIBRARIES = {
+    "torchvision": "image classification",
+    "timm": "image classification",
+    "transformers": "default configuration",
+    "diffusers": "denoiser of images or videos",
+}
 REGISTERED = re.compile(r"^@register_model\b.*\n(?:@.*\n)*def (\w+)\(", re.M)
-MODEL_TYPE = re.compile(r"^ +\(?\"([\w.-]+)\"[,:] \"\w+Config\"", re.M)
+MODEL_TYPE = re.compile(r"(?:^ +\(?|\{)\"([\w.-]+)\"[,:] \"\w+Config\"", re.M)
 #: Classes of diffusers, in the folders transformers and unets.
 DENOISER = re.compile(r"^class (\w+)\([^)]*\bModelMixin\b", re.M)
 DENOISER_FILES = "[tu]*s/*.py"
+#: What the names are in libraries whose sources have them all. timm also accepts former names, and
+#: one may work in a checkout of torchvision.
+COMPLETE = {
+    "transformers": "architecture of transformers",
+    "diffusers": "denoiser of diffusers",
+}
 
 
 class ListedNetwork(NamedTuple):
@@ -32,20 +45,48 @@ class ListedNetwork(NamedTuple):
 
 
 def networks() -> Iterator[ListedNetwork]:
-    """Yield the networks of all installed libraries."""
-    if folder("transformers"):
+    """Yield the networks of all installed libraries, those with published dimensions first."""
+    if names_in("transformers"):
         for name, preset in PRESETS.items():
             yield ListedNetwork(
                 "transformers", name, f"{preset.model_type}, as {preset.repository}"
             )
-    for library in ("torchvision", "timm"):
-        for name in find_names(library, "*.py", REGISTERED):
-            yield ListedNetwork(library, name, "image classification")
-    for name in find_names("transformers", "auto/*auto*.py", MODEL_TYPE):
-        if name not in PRESETS:
-            yield ListedNetwork("transformers", name, "default configuration")
-    for name in find_names("diffusers", DENOISER_FILES, DENOISER):
-        yield ListedNetwork("diffusers", name, "denoiser of images or videos")
+    for library, description in LIBRARIES.items():
+        for name in names_in(library):
+            if library != "transformers" or name not in PRESETS:
+                yield ListedNetwork(library, name, description)
+
+
+@cache
+def names_in(library: str) -> list[str]:
+    """Return the names that `model.arch` accepts for a library; none if it is not installed."""
+    if library == "diffusers":
+        return find_names(library, DENOISER_FILES, DENOISER)
+    if library != "transformers":
+        return find_names(library, "*.py", REGISTERED)
+    types = find_names(library, "auto/*auto*.py", MODEL_TYPE)
+    if not types:
+        return []
+    return [*PRESETS, *(name for name in types if name not in PRESETS)]
+
+
+def check_name(library: str, name: str) -> None:
+    """Raise ConfigError for a name that is not in the sources of an installed library, if these
+    have all names. This takes milliseconds."""
+    known = names_in(library)
+    if library in COMPLETE and known and name not in known:
+        raise unknown(COMPLETE[library], name, known)
+
+
+def unknown(
+    what: str,
+    name: str,
+    known: Iterable[str],
+    advice: str = "see `effbench models`",
+) -> ConfigError:
+    """Return the error for an unknown name, with the most similar known one, which may be a wrong
+    guess, and advice."""
+    return ConfigError(f"unknown {what} {name!r}{suggest(name, known)}; {advice}")
 
 
 def folder(library: str) -> Path | None:

@@ -1,5 +1,6 @@
 """What a setting takes, as errors express it, and the example that they give."""
 
+import re
 import shlex
 
 import pytest
@@ -147,3 +148,33 @@ def test_refused_overrides(job_of, words, said):
     with pytest.raises((EffbenchError, HydraException)) as refusal:
         validate(job_of(words.split()))
     assert said in str(explain(refusal.value))
+
+
+@pytest.mark.extra("transformers", "diffusers")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("model=transformers model.arch=NoSuchThing", "of transformers 'NoSuchThing'; see"),
+        ("model=transformers model.arch=bert-bas", "did you mean bert-base?"),
+        ("model=diffusers model.arch=FluxTransformer2Model", "did you mean FluxTransformer2DModel"),
+    ],
+)
+def test_unknown_networks_are_refused_without_an_import(job_of, words, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        validate(job_of(words.split()))
+
+
+@pytest.mark.extra("transformers", "diffusers")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "model=transformers model.arch=google-bert/bert-base-uncased",
+        "model=transformers model.arch=gpt-sw3",
+        "model=diffusers model.arch=FluxTransformer2DModel",
+        # their interpreters may have other releases
+        "model=transformers model.arch=NoSuchThing python=venv/bin/python",
+        "model=diffusers model.arch=NoSuchThing folder=checkout",
+    ],
+)
+def test_networks_that_may_exist_are_not_refused(job_of, words):
+    validate(job_of(words.split()))

@@ -237,7 +237,7 @@ def test_the_catalog_knows_what_the_libraries_know():
     assert known_in("timm") == set(libraries.load("timm").list_models())
     assert known_in("torchvision") == set(vision.list_models(module=vision))
     types = set(libraries.load("transformers").CONFIG_MAPPING)
-    assert known_in("transformers") ^ types <= {"gpt-sw3", *catalog.PRESETS}
+    assert known_in("transformers") ^ types <= {*catalog.PRESETS}
 
 
 def test_their_dropout_is_known_by_type():

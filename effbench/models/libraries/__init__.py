@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterable
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.core.errors import ConfigError, suggest
+from effbench.core.errors import ConfigError
 from effbench.core.printable import one_line
 from effbench.models.weights import settle_batch_norms, wake
 
@@ -76,17 +75,6 @@ def load(name: str) -> ModuleType:
         raise ConfigError(
             f'{error.name} is not installed; fix: pip install "effbench[models]"'
         ) from error
-
-
-def unknown(
-    what: str,
-    name: str,
-    known: Iterable[str],
-    advice: str = "see `effbench models`",
-) -> ConfigError:
-    """Return the error for an unknown name, with the most similar known one, which may be a wrong
-    guess, and advice."""
-    return ConfigError(f"unknown {what} {name!r}{suggest(name, known)}; {advice}")
 
 
 def finish_network(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:

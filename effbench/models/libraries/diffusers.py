@@ -48,14 +48,12 @@ NUMBER = {"shape": [], "low": 0, "high": 1}
 
 def check(arch: str, config: Mapping[str, Any] | None = None, **_: Any) -> None:
     """Raise ConfigError for an unknown class, and for a setting that it does not have."""
-    known = catalog.find_names("diffusers", catalog.DENOISER_FILES, catalog.DENOISER)
-    if arch not in known:
-        raise libraries.unknown("denoiser of diffusers", arch, known)
+    catalog.check_name("diffusers", arch)
     settings = inspect.signature(getattr(diffusers, arch).__init__).parameters
     for name in config or {}:
         if name not in settings:
             advice = f"diffusers documents the settings of {arch}"
-            raise libraries.unknown("setting of model.config", name, settings, advice)
+            raise catalog.unknown("setting of model.config", name, settings, advice)
 
 
 def network(

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from effbench.models import libraries
+from effbench.models import catalog, libraries
 
 timm = libraries.load("timm")
 
@@ -15,7 +15,7 @@ timm = libraries.load("timm")
 def check(arch: str, **_: Any) -> None:
     """Raise ConfigError for an unknown network."""
     if not timm.is_model(arch):
-        raise libraries.unknown("network of timm", arch, timm.list_models())
+        raise catalog.unknown("network of timm", arch, timm.list_models())
 
 
 def network(

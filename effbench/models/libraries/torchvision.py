@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from effbench.models import libraries
+from effbench.models import catalog, libraries
 
 torchvision = libraries.load("torchvision")
 
@@ -16,7 +16,7 @@ def check(arch: str, **_: Any) -> None:
     """Raise ConfigError for an unknown classification network."""
     known = torchvision.models.list_models(module=torchvision.models)
     if arch not in known:
-        raise libraries.unknown("classification network of torchvision", arch, known)
+        raise catalog.unknown("classification network of torchvision", arch, known)
 
 
 def network(

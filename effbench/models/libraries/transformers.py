@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from effbench.core.errors import ConfigError, UnsupportedError
-from effbench.models import build, libraries
+from effbench.models import build, catalog, libraries
 from effbench.models.cache import CacheSize, KeyValueCache
 from effbench.models.presets import PRESETS, Preset
 from effbench.models.weights import wake
@@ -147,7 +147,7 @@ def configure(arch: str, changes: Mapping[str, Any]) -> Config:
     ConfigError for an unknown name, and for a setting that the configuration does not have."""
     known = [*PRESETS, *transformers.CONFIG_MAPPING]
     if arch not in known:
-        raise libraries.unknown("architecture of transformers", arch, known)
+        raise catalog.unknown("architecture of transformers", arch, known)
     preset = PRESETS.get(arch) or Preset(arch, "")
     kind = transformers.CONFIG_MAPPING[preset.model_type]
     default = kind()
@@ -155,7 +155,7 @@ def configure(arch: str, changes: Mapping[str, Any]) -> Config:
     for name, value in (preset.dimensions | dict(changes)).items():
         if not hasattr(default, name) and name != "attn_implementation":
             advice = f"transformers documents the settings of {kind.__name__}"
-            raise libraries.unknown(
+            raise catalog.unknown(
                 "setting of model.config",
                 name,
                 default.to_dict(),
