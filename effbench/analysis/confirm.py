@@ -19,7 +19,7 @@ from effbench.analysis.matching import (
     load,
     software_changed,
 )
-from effbench.analysis.origin import current, origin
+from effbench.analysis.origin import check_recorded, current, origin
 from effbench.analysis.verdicts import (
     Change,
     Verdict,
@@ -108,12 +108,7 @@ def confirm(request: Confirmation) -> str | None:
     flagged = flagged_of(compared)
     if not flagged:
         return None
-    keys = {change.key for change in flagged}
-    cells = [cell for cell in compared.after.cells.values() if cell.key in keys]
-    if len(cells) < len(keys):
-        raise UsageError(
-            "--confirm needs the same cells on both sides; omit --across dtype and numerics"
-        )
+    cells = cells_of(compared, flagged)
     try:
         rerun = run_again(request, cells)
     # before the re-run began, or a second one: the first verdicts are still reported
@@ -134,10 +129,33 @@ def confirm(request: Confirmation) -> str | None:
     return None
 
 
+def refusal(compared: Compared) -> str | None:
+    """Return why `confirm` would run nothing again, as far as the sweeps' records tell; None if
+    nothing speaks against it."""
+    try:
+        cells = cells_of(compared, flagged_of(compared))
+        check_own(compared)
+        check_recorded(facts_of(compared.before), facts_of(compared.after), cells)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
 def flagged_of(compared: Compared) -> list[Change]:
     """Return the rows whose cells run again."""
     rows = [change for change in compared.changes if not change.ignored]
     return [change for change in rows if change.is_unjudged or may_be_slower(change)]
+
+
+def cells_of(compared: Compared, flagged: Iterable[Change]) -> list[Cell]:
+    """Return the cells of these rows. Raises UsageError if the sides differ in them."""
+    keys = {change.key for change in flagged}
+    cells = [cell for cell in compared.after.cells.values() if cell.key in keys]
+    if len(cells) < len(keys):
+        raise UsageError(
+            "--confirm needs the same cells on both sides; omit --across dtype and numerics"
+        )
+    return cells
 
 
 def may_be_slower(change: Change) -> bool:
@@ -161,16 +179,21 @@ def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
     """Run the cells on the baseline's side and on the new one. Raises EffbenchError if one of them
     cannot run here."""
     compared = request.compared
-    for side in (compared.after, compared.before):
-        refusal = resume.refusal(side.sweep)
-        if refusal:
-            raise UsageError(refusal)
+    check_own(compared)
     old_facts = facts_of(compared.before)
     new_facts = facts_of(compared.after)
     here = current(new_facts, compared.after.sweep.id, cells)
     with origin(old_facts, new_facts, here, cells) as there:
         outcome = measure_again(request, cells, there, here)
     return read(request.db, outcome, there, here)
+
+
+def check_own(compared: Compared) -> None:
+    """Raise UsageError if one of the sweeps is not this user's."""
+    for side in (compared.after, compared.before):
+        why = resume.refusal(side.sweep)
+        if why:
+            raise UsageError(why)
 
 
 def measure_again(

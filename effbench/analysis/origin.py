@@ -30,6 +30,10 @@ spec = importlib.util.find_spec(sys.argv[1])
 print(spec.origin or next(iter(spec.submodule_search_locations)))
 """
 git = partial(quick_git, timeout_s=TIMEOUT_S)
+SAME_CODE = (
+    "the baseline would run the same code here: only the machine, or software that was replaced,"
+    " can differ"
+)
 #: What a sweep records about an interpreter (`Interpreter.facts`).
 Facts = Mapping[str, Any]
 
@@ -93,10 +97,20 @@ def origin(
     elif other != here:
         yield other
     else:
-        raise UsageError(
-            "the baseline would run the same code here: only the machine, or software that was"
-            " replaced, can differ"
-        )
+        raise UsageError(SAME_CODE)
+
+
+def check_recorded(old: Facts, new: Facts, cells: Iterable[Cell]) -> None:
+    """Raise UsageError if these facts already rule out that both sides run again here. Nothing that
+    they name is run."""
+    for path in (new["folder"], new["python"], old["python"]):
+        if not os.access(path, os.X_OK):
+            raise UsageError(f"{path} does not exist here")
+    if old["python"] != new["python"]:
+        return
+    if is_same_code(old, new) or not targets(cells):
+        raise UsageError(SAME_CODE)
+    check_committed(old)
 
 
 def is_same_code(old: Facts, new: Facts) -> bool:
@@ -115,17 +129,8 @@ def is_dirty(facts: Facts) -> bool:
 def worktree(old: Facts, root: Path) -> Iterator[Path]:
     """Yield a worktree of the repository `root` with the baseline's revision. Raises UsageError if
     the revision is unavailable."""
+    check_committed(old)
     commit = old["git_revision"]
-    if commit is None:
-        raise UsageError(
-            f"the baseline's folder {old['folder']} has no Git commit, so its code is unknown;"
-            " commit it, then measure and set the baseline again"
-        )
-    if is_dirty(old):
-        changed = old["git_description"]
-        if old.get("git_changed_files"):
-            changed = f"{changed}: {old['git_changed_files']}"
-        raise UsageError(f"the baseline was measured with uncommitted changes ({changed})")
     if git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         raise UsageError(
             f"the baseline's revision {commit[:12]} is not in this repository "
@@ -141,6 +146,20 @@ def worktree(old: Facts, root: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(own, ignore_errors=True)
         git(root, "worktree", "prune")
+
+
+def check_committed(old: Facts) -> None:
+    """Raise UsageError if no commit has the baseline's code."""
+    if old["git_revision"] is None:
+        raise UsageError(
+            f"the baseline's folder {old['folder']} has no Git commit, so its code is unknown;"
+            " commit it, then measure and set the baseline again"
+        )
+    if is_dirty(old):
+        changed = old["git_description"]
+        if old.get("git_changed_files"):
+            changed = f"{changed}: {old['git_changed_files']}"
+        raise UsageError(f"the baseline was measured with uncommitted changes ({changed})")
 
 
 def check_inside(place: Path, names: Sequence[str], interpreter: Interpreter) -> None:

@@ -68,10 +68,15 @@ def run(args: argparse.Namespace) -> int:
     unchecked = [place for place in places if place not in compared.after.places]
     words = words_of(args, sweep, database)
     again: str | None = shlex.join(["effbench", *words])
+    hindrance = None
     rerun_id = None
     if args.confirm:
         rerun_id = confirm_rows(compared, words, args)
         if rerun_id is None:
+            again = None
+    elif compared.unjudged:
+        hindrance = why_not_confirmed(compared)
+        if hindrance is not None:
             again = None
     with Store.open(args.db, mode="read") as store:  # a re-run writes to the database
         name_causes(store, compared.changes)
@@ -82,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
         baseline=args.baseline,
         line=verdict_line(compared, unchecked, args.baseline),
         again=again,
+        hindrance=hindrance,
     )
     report(document, args)
     if compared.interrupted:
@@ -109,6 +115,13 @@ def confirm_rows(
         quiet=args.format != "table" and not args.out,
     )
     return confirm(request)
+
+
+def why_not_confirmed(compared: Compared) -> str | None:
+    """Return why --confirm would run nothing again, None if it may."""
+    from effbench.analysis.confirm import refusal  # slow to import
+
+    return refusal(compared)
 
 
 def words_of(args: argparse.Namespace, sweep: SweepInfo, database: str) -> list[str]:

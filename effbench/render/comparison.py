@@ -326,11 +326,13 @@ def side_fields(side: Side) -> dict[str, Any]:
 @dataclass(frozen=True)
 class CheckDocument(Document):
     """A check in one of several formats. `baseline`: its name; `line`: the verdict; `again`: the
-    command that measures marked cells again, None if it could not."""
+    command that measures marked cells again, None if it could not; `hindrance`: why it cannot, if
+    no note says so."""
 
     baseline: str = ""
     line: str = ""
     again: str | None = None
+    hindrance: str | None = None
 
     template = "check.md.j2"
     is_gate = True
@@ -344,9 +346,14 @@ class CheckDocument(Document):
             return []
         names = listed([one_line(change.name) for change in rows], MOST_NAMES)
         cells = f"{len(rows)} of {count(len(self.compared.cells), 'cell')}"
-        advice = "run the sweep again when the machine is quiet"
+        which = "the sweep"
+        if any(change.marked_before for change in rows):
+            which = "both sweeps"
+        advice = f"run {which} again when the machine is quiet"
         if self.again:
             advice = f"measure them again: {self.again}"
+        elif self.hindrance:
+            advice += f" (--confirm cannot measure them: {one_line(self.hindrance)})"
         return [f"{NOT_JUDGED}: {DISTURBED} in {cells}: {names}; {advice}"]
 
     def print(self, console: Console) -> None:

@@ -2,17 +2,20 @@
 say."""
 
 import json
+import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from made_history import STEP, Made
 from made_pairs import compared, pair, side, timed
-from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, steps
+from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, environment, steps
 from test_analysis_rerun import again
 from whole_sweeps import info_of
 
 from effbench.analysis.limits import limits_of
 from effbench.analysis.verdicts import judge, tally
+from effbench.core.cell import Cell
 
 BUSY = "host busy for 83 % of the timing"
 
@@ -109,18 +112,84 @@ def two_marked(checked):
     return lambda *options: checked(before, after, *options)
 
 
-def test_the_output_lists_marked_cells_and_how_to_measure_them_again(made, two_marked):
-    done = two_marked("--set", "floor=3%")
-    text = " ".join(done.out.split())
+def test_the_output_lists_marked_cells(two_marked):
+    text = " ".join(two_marked("--set", "floor=3%").out.split())
     for said in ("not judged: host disturbed in 2 of 3 cells: ", "~ not judged", "~1.10 ms"):
         assert said in text
+
+
+def cell_of(target):
+    mode = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
+    return Cell(
+        {"name": "net", "module": {"_target_": target}}, 8, mode, "float32", "inference", "cpu"
+    )
+
+
+def recorded(**changed):
+    """What a sweep records of its interpreter, at a commit."""
+    facts = {
+        "python": sys.executable,
+        "folder": str(Path.cwd()),
+        "given": [],
+        "git_revision": "1" * 40,
+        "git_description": "v1",
+    }
+    return {"environments": {environment().id: facts | changed}}
+
+
+@pytest.fixture
+def marked_check(made, effbench):
+    """Check a marked cell of a target with its unmarked baseline; the baseline's record differs in
+    these facts."""
+
+    def call(target, *options, **changed):
+        cell = cell_of(target)
+        made.sweep({cell: FAST}, host=recorded(**changed))
+        assert effbench("baseline", "set", "main").code == 0
+        made.sweep({cell: marked(SLOW)}, host=recorded(git_revision="2" * 40))
+        return effbench("check", "--baseline", "main", *options)
+
+    return call
+
+
+def test_a_check_tells_how_to_measure_marked_cells_again(made, marked_check):
+    done = marked_check("my_pkg.Net", "--set", "floor=3%")
     command = f"check --baseline main --sweep {info_of(made.path).id} --confirm --set floor=3%"
     assert f"measure them again: effbench {command}\n" in done.out
 
 
-def test_json_lists_marked_cells_and_how_to_measure_them_again(two_marked):
+@pytest.mark.parametrize(
+    ("target", "changed", "why"),
+    [
+        (
+            "my_pkg.Net",
+            {"git_revision": None, "git_description": None},
+            "has no Git commit, so its code is unknown; commit it",
+        ),
+        ("my_pkg.Net", {"git_description": "v1-dirty"}, "with uncommitted changes (v1-dirty)"),
+        ("my_pkg.Net", {"git_revision": "2" * 40}, "the baseline would run the same code here"),
+        ("torch.nn.Linear", {}, "the baseline would run the same code here"),
+        ("my_pkg.Net", {"python": "/nowhere/python"}, "/nowhere/python does not exist here"),
+    ],
+)
+def test_a_check_does_not_suggest_a_confirmation_that_would_be_refused(
+    marked_check, target, changed, why
+):
+    done = marked_check(target, "--format", "json", **changed)
+    assert json.loads(done.out)["measure_again"] is None
+    text = marked_check(target, **changed).out
+    assert "run the sweep again when the machine is quiet (--confirm cannot measure them: " in text
+    assert why in text
+    assert "effbench check" not in text
+
+
+def test_a_marked_baseline_has_to_be_measured_again_too(checked):
+    done = checked({EAGER: marked(FAST)}, {EAGER: SLOW})
+    assert "run both sweeps again when the machine is quiet (" in done.out
+
+
+def test_json_lists_marked_cells(two_marked):
     answer = json.loads(two_marked("--format", "json").out)
-    assert answer["measure_again"].startswith("effbench check --baseline main")
     assert answer["passed"] is True
     assert [row["reason"] for row in answer["unjudged"]] == [f"host disturbed now: {BUSY}"] * 2
 
