@@ -3,13 +3,16 @@ host or GPU affected it; a line explains marks once per output."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from effbench.core.cell import Result
 from effbench.core.disturbances import cause_of
-from effbench.core.labels import LabelledResults
+from effbench.core.labels import LabelledResults, grouped
 from effbench.core.metrics import METRICS, SPEEDUPS, bounds_of, why_marked
-from effbench.core.printable import listed
+from effbench.core.printable import count, listed
 from effbench.core.quantities import interval_text
 from effbench.core.table import Shown
 
@@ -19,6 +22,10 @@ SIGN = "~"
 NOT_SIGNIFICANT = "n.s."
 #: Cells that this line names before it counts the others.
 MOST_CELLS = 3
+#: Reasons that it gives.
+MOST_REASONS = 3
+#: In reasons that are alike, these differ.
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 #: What to do about marks, by device.
 ON_CPU = "Close other programs, set threads=1 or use a quieter machine, then run the sweep again"
 ON_GPU = (
@@ -102,9 +109,42 @@ def explain_marks(rows: LabelledResults) -> str:
             reasons[row.name] = cause_of(why)
     if not reasons:
         return ""
-    which = f"{listed([*reasons], MOST_CELLS)} ({len(reasons)} of {len(rows)} results)"
-    example = next(iter(reasons.values()))
+    alike = grouped(reasons, lambda name: NUMBER.sub("", reasons[name]))
+    groups = sorted(alike.values(), key=len, reverse=True)
+    texts = []
+    for names in groups:
+        text = reason_text(names, reasons)
+        if len(names) < len(rows):
+            text = f"{cells_text(names, rows)}: {text}"
+        texts.append(text)
+    which = f"{len(reasons)} of {count(len(rows), 'result')}"
     advice = ON_GPU
     if all(row.device == "cpu" for row in rows):
         advice = ON_CPU
-    return f"{SIGN} measured on a disturbed machine: {which}, for example: {example}. {advice}."
+    why = listed(texts, MOST_REASONS, "; ")
+    return f"{SIGN} measured on a disturbed machine ({which}): {why}. {advice}."
+
+
+def cells_text(names: Sequence[str], rows: LabelledResults) -> str:
+    """Return which of these results have these names: `all of eager, and mlp bs=8 default`."""
+    rest = list(names)
+    modes = []
+    for mode, of_mode in grouped(rows, attrgetter("mode_label")).items():
+        names_of_mode = {row.name for row in of_mode}
+        if len(names_of_mode) > 1 and names_of_mode.issubset(rest):
+            modes.append(mode)
+            rest = [name for name in rest if name not in names_of_mode]
+    texts = []
+    if modes:
+        texts.append(f"all of {listed(modes, MOST_CELLS)}")
+    if rest:
+        texts.append(listed(rest, MOST_CELLS))
+    return ", and ".join(texts)
+
+
+def reason_text(names: Sequence[str], reasons: Mapping[str, str]) -> str:
+    """Return the reason of results whose reasons differ at most in numbers."""
+    first = reasons[names[0]]
+    if all(reasons[name] == first for name in names):
+        return first
+    return f"for example, {first}"

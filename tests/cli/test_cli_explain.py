@@ -176,7 +176,9 @@ def test_one_trial_and_a_disturbed_host(sweep, effbench):
     assert sentence.startswith("~mlp bs=8: default takes 0.100 ms longer than eager")
     assert sentence.endswith("A single trial has no intervals.")
     assert "95 %" not in rows[1] and "±" not in done.out
-    assert rows[-1].startswith("~ measured on a disturbed machine: mlp bs=8 default")
+    assert rows[-1].startswith(
+        "~ measured on a disturbed machine (1 of 2 results): mlp bs=8 default"
+    )
 
 
 PAIRED = {"pair_speedup": 1.25, "pair_speedup_low": 1.2, "pair_speedup_high": 1.3}

@@ -152,10 +152,54 @@ def test_what_a_degraded_mode_measured_is_shown_with_its_mark(marks_of, sign, me
 # --- the note ---
 
 
-def test_the_note_names_the_cells_how_disturbed_and_what_to_do():
-    text = marks.explain_marks(label_rows([EAGER, WIDE, graph(**BUSY)]))
-    assert "mlp bs=1 default bfloat16, mlp bs=1 cuda-graph bfloat16 (2 of 3 results)" in text
-    assert f"for example: {WHY}" in text
+def busy(mode, bs, why=WHY):
+    return timed(mode, 0.7, 0.6, 0.8, bs=bs, **{**BUSY, "disturbance": why})
+
+
+FOREIGN = "another process works on this GPU (process 7)"
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        (
+            [EAGER, WIDE, graph(**BUSY)],
+            "(2 of 3 results): mlp bs=1 default bfloat16, mlp bs=1 cuda-graph bfloat16: host busy",
+        ),
+        ([busy("eager", 1), busy("default", 1)], f"(2 of 2 results): {WHY}. "),
+        (
+            [*(busy("eager", bs) for bs in (1, 2, 4)), GRAPH],
+            f"(3 of 4 results): all of eager: {WHY}. ",
+        ),
+        (
+            [*(busy(mode, bs) for mode in ("eager", "default") for bs in (1, 2)), GRAPH],
+            f"(4 of 5 results): all of eager, default: {WHY}. ",
+        ),
+        (
+            [*(busy("eager", 2**power) for power in range(12)), eager(bs=3)],
+            f"mlp bs=4 eager bfloat16 and 9 more: {WHY}. ",
+        ),
+        (
+            [busy("eager", 1), busy("eager", 2), busy("default", 1), DEFAULT | {"bs": 2}],
+            "(3 of 4 results): all of eager, and mlp bs=1 default bfloat16: host busy",
+        ),
+        (
+            [busy("eager", 1), busy("eager", 2, "host busy for 9.5 % of the timing")],
+            f"(2 of 2 results): for example, {WHY}. ",
+        ),
+        (
+            [busy("default", 1, FOREIGN), busy("eager", 1), busy("eager", 2)],
+            f"(3 of 3 results): all of eager: {WHY}; mlp bs=1 default bfloat16: {FOREIGN}. ",
+        ),
+    ],
+)
+def test_the_note_groups_the_cells_by_reason(rows, text):
+    assert text in marks.explain_marks(label_rows(rows))
+
+
+def test_the_note_is_one_line_and_tells_what_to_do():
+    text = marks.explain_marks(label_rows([EAGER, WIDE]))
+    assert "Free the GPU and its host" in text
     assert "\n" not in text
     assert "threads=1" not in text, "that is for a CPU"
 
