@@ -137,3 +137,28 @@ def test_a_speedup_is_coloured_if_it_is_significant(value, low, high, tone, text
     cell = shown(row.cells["default"], url="", brief=False)
     assert cell.tone == tone
     assert cell.text == text
+
+
+@pytest.mark.parametrize(
+    ("mode", "figures", "details"),
+    [
+        ("default", {"speedup_ci_low": 1.9, "speedup_ci_high": 2.1}, "1.90–2.10"),
+        ("default", {"speedup_ci_low": 0.9, "speedup_ci_high": 4.4}, "0.90–4.40"),
+        (
+            "default",
+            {"speedup_ci_low": 1.9, "speedup_ci_high": 2.1, "speedup_disturbance": "host busy"},
+            "1.90–2.10",
+        ),
+        ("default", {"speedup_ci_low": None, "speedup_ci_high": None}, ""),
+        ("eager", {}, ""),
+    ],
+)
+def test_the_overview_shows_intervals_without_a_pointer(mode, figures, details):
+    other = make.row(
+        mode="default",
+        latency_ms=0.03,
+        speedup=2.0,
+        **figures,
+    )
+    (row,) = speedup_table(label_rows([make.row(latency_ms=0.06), other])).rows
+    assert shown(row.cells[mode], url="", brief=True).details == details

@@ -85,8 +85,8 @@ def linked(
     table: SpeedupTable, device_sweep: DeviceSweep, folder: str = "", brief: bool = False
 ) -> Table:
     """Return one column per mode, with figures for the site that are linked to their cells.
-    `folder`: of the device sweep, as seen from the page. `brief`: show intervals on hover only, and
-    no column with the winner."""
+    `folder`: of the device sweep, as seen from the page. `brief`: show times next to speedups on
+    hover only, and no column with the winner."""
     wide = table.wide(best=not brief)
     rows = []
     for row, record in zip(table.rows, wide.rows, strict=True):
@@ -109,8 +109,8 @@ def shown(figure: ModeFigure, url: str, brief: bool) -> Shown:
         cell = cell._replace(text=f"★ {cell.text}")
     elif figure.value and figure.is_ratio and figure.significant:
         cell = cell._replace(tone="faster" if figure.value > 1 else "slower")
-    if brief and not figure.estimate.is_marked:
-        cell = cell._replace(details="")
+    if brief:
+        cell = cell._replace(details=figure.interval)
     return cell
 
 
