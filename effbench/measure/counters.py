@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,9 +83,9 @@ class Observer(logging.Handler):
     torch only logs.
 
     With `dynamo` it also counts the parts of graphs that should run as CUDA graphs, and the
-    `captured` ones among them. A mode may leave parts out on purpose (`leaves_parts`). If
-    Inductor splits a graph (torch >= 2.9), it neither counts a skip nor logs a warning, so the
-    parts are counted where Inductor wraps them, also for cached graphs.
+    `captured` ones among them. A mode may leave parts out on purpose (`leaves_parts`), such as
+    `partition_ops`. If Inductor splits a graph (torch >= 2.9), it neither counts a skip nor logs a
+    warning, so the parts are counted where Inductor wraps them, also for cached graphs.
     `part_reasons` are only known if Inductor compiles. `flex`: whether the cell asks for
     FlexAttention; `unfused`: whether it ran without a kernel while `watching_flex`.
     """
@@ -96,6 +96,7 @@ class Observer(logging.Handler):
         self.flex = flex
         self.parts = self.captured = 0
         self.leaves_parts = False
+        self.partition_ops: Sequence[str] = ()
         self.fallback: str | None = None
         self.unfused = False
         # distinct texts in order
@@ -211,6 +212,11 @@ class Observer(logging.Handler):
     def uncaptured_reason(self) -> str | None:
         """Return why parts of graphs ran outside CUDA graphs that should not, or None."""
         left_out = self.parts - self.captured
+        if self.partition_ops and self.parts and left_out == 0:
+            return (
+                "no CUDA graph was split: Inductor calls none of the operators"
+                f" {', '.join(self.partition_ops)} by themselves"
+            )
         unexpected = [reason for reason in self.part_reasons if not reason.startswith(WANTED)]
         if self.leaves_parts and self.captured and not unexpected:
             return None

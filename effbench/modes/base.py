@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -112,6 +112,8 @@ class Mode(ABC):
     splits: bool = True
     #: Whether the mode keeps some parts of graphs, or batch sizes, outside CUDA graphs.
     leaves_parts: bool = False
+    #: Operators around which Inductor is to end and begin CUDA graphs.
+    partition_ops: Sequence[str] = ()
     #: Whether it stores something in `cache_dir` that contains the module's weights.
     stores_weights: bool = False
 

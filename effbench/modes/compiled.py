@@ -15,9 +15,11 @@ from effbench.modes.inductor import autotunes, mode_options, set_options_of_call
 from effbench.modes.selective import compile_blocks, compile_forwards, sharded_parts
 
 MARKED, UNBACKED = "marked", "unbacked"
+#: Inductor's option with operators around which it ends and begins CUDA graphs.
+PARTITION_OPS = "custom_should_partition_ops"
 #: Inductor's options that keep parts of graphs, or batch sizes, outside CUDA graphs.
 LEAVING_OUT = (
-    "custom_should_partition_ops",
+    PARTITION_OPS,
     "triton.cudagraph_min_partition_size",
     "triton.cudagraph_capture_sizes",
 )
@@ -83,6 +85,7 @@ class Compiled(TracedMode):
         if self.uses_cuda_graphs:
             self.settling_calls = 3
             self.leaves_parts = any(self.options.get(name) for name in LEAVING_OUT)
+            self.partition_ops = self.options.get(PARTITION_OPS) or ()
 
     def missing(self, device: torch.device) -> str | None:
         # without CUDA graphs, max-autotune still autotunes, but reduce-overhead has no effect

@@ -134,6 +134,7 @@ class RunningTrial:
             flex=self.cell.model.get("attention") == "flex",
         )
         self.observer.leaves_parts = self.mode.leaves_parts
+        self.observer.partition_ops = self.mode.partition_ops
         with self.observer:
             with self.context.phase("check"):
                 self.workload.take_reference()

@@ -164,6 +164,25 @@ def test_parts_that_a_mode_leaves_out(graphs, reasons, expected):
     assert expected in str(observer.degraded_reason(COMPILED, CUDA))
 
 
+@pytest.mark.parametrize(
+    ("graphs", "expected"),
+    [
+        ([graph(1)], "no CUDA graph was split: Inductor calls none of the operators my::op"),
+        ([graph(1), graph(1)], "no CUDA graph was split"),
+        ([graph(2, 3)], "None"),
+        # one of two graphs has the operator
+        ([graph(1), graph(2, 3)], "None"),
+        ([graph(None, devices=("cpu",))], "None"),
+    ],
+)
+def test_operators_to_split_at_that_no_graph_has(graphs, expected):
+    observer = counters.Observer()
+    observer.leaves_parts, observer.partition_ops = True, ["my::op"]
+    for each in graphs:
+        observer.count(each)
+    assert expected in str(observer.degraded_reason(COMPILED, CUDA))
+
+
 def test_inductor_is_watched_only_meanwhile(monkeypatch):
     wrapped = []
     monkeypatch.setattr(

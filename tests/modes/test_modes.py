@@ -111,6 +111,14 @@ def test_options_that_torch_reads_in_calls_stay_set():
 
 
 @pytest.mark.parametrize(
+    ("mode", "operators"), [("reduce-overhead", ["aten::mm"]), ("default", [])]
+)
+def test_operators_to_split_at_matter_to_cuda_graphs_only(mode, operators):
+    options = {"custom_should_partition_ops": ["aten::mm"]}
+    assert list(Compiled(mode, options=options).partition_ops) == operators
+
+
+@pytest.mark.parametrize(
     ("mode", "settings", "expected"),
     [
         (Compiled, {"options": {"epilog_fusion": True}}, "did you mean epilogue_fusion"),
