@@ -125,14 +125,15 @@ def adapt_modes(
 
 
 def to_preload(cells: Sequence[Cell], machine: ProbedMachine) -> Json:
-    """Return what the task `preload` needs to import effbench's own model modules in a server, and
-    to cache what its own modes query about the machine.
+    """Return what the task `preload` needs to import effbench's own model modules and the classes
+    of networks in a server, and to cache what its own modes query about the machine.
 
     A user's modules are imported in each trial, because importing them must not affect the server.
     So are all modules if importing one of them uses a GPU (a library may ask for its capability):
     processes that are forked afterwards cannot use CUDA.
     """
     modules: set[str] = set()
+    networks: dict[tuple[str, str], Json] = {}
     modes: set[tuple[str, str]] = set()
     for cell in cells:
         if cell.env:  # it runs in a server of its own
@@ -141,9 +142,15 @@ def to_preload(cells: Sequence[Cell], machine: ProbedMachine) -> Json:
         if module["_target_"].startswith(OWN_MODELS):
             modules.add(module["_target_"].rpartition(".")[0])
         if module["_target_"] == NETWORK:
-            modules.add(f"{OWN_MODELS}libraries.{module['library']}")
+            arguments = {name: value for name, value in module.items() if name != "_target_"}
+            networks[module["library"], module["arch"]] = arguments
         if mode.startswith(OWN_MODES):
             modes.add((mode, cell.device))
     if machine.starts_cuda:
         modules.clear()
-    return {"modules": sorted(modules), "modes": sorted(modes)}
+        networks.clear()
+    return {
+        "modules": sorted(modules),
+        "networks": list(networks.values()),
+        "modes": sorted(modes),
+    }

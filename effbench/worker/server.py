@@ -182,14 +182,23 @@ class Server:
         while self.to_import:
             self.import_next()
 
-    def preload(self, modules: list[str], modes: list[tuple[str, str]]) -> None:
-        """Import effbench's own model modules (torchvision, transformers) and query the machine for
-        C++ compilation once, so that the children do not have to."""
+    def preload(
+        self, modules: list[str], networks: list[Json], modes: list[tuple[str, str]]
+    ) -> None:
+        """Import effbench's own model modules and the classes of networks (of torchvision,
+        transformers), and query the machine for C++ compilation once, so that the children do not
+        have to."""
         self.import_all()
         for name in modules:
             # the trial gets the same error and reports it as its status
             with suppress(Exception):
                 importlib.import_module(name)
+        if networks:
+            from effbench.models import libraries
+
+            for network in networks:
+                with suppress(Exception):
+                    libraries.check(**network)
         if modes:
             from effbench.modes import inductor
 

@@ -45,9 +45,9 @@ def test_a_server_learns_and_no_cell_compiles_the_samples_again(tmp_path, monkey
             ("effbench.modes.eager.Eager", "cpu"),
             ("effbench.modes.compiled.Compiled", "cpu"),
         )
-        server.call("preload", {"modules": [], "modes": [eager]}, 120)
+        server.call("preload", {"modules": [], "networks": [], "modes": [eager]}, 120)
         assert libraries(machine) == headers(temporary) == set()
-        server.call("preload", {"modules": [], "modes": [eager, compiled]}, 300)
+        server.call("preload", {"modules": [], "networks": [], "modes": [eager, compiled]}, 300)
     finally:
         server.close()
     samples = libraries(machine)

@@ -3,6 +3,7 @@ them. No process."""
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from made_sweeps import environment
@@ -21,7 +22,7 @@ CELL = Cell(
     {"name": "net", "module": {"_target_": "net.Net"}}, 1, MODE, "auto", "inference", "auto"
 )
 
-NOTHING = {"modules": [], "modes": []}
+NOTHING = {"modules": [], "networks": [], "modes": []}
 
 
 class Fake(Server):
@@ -176,13 +177,20 @@ def test_settings_that_a_mode_does_not_have(first, setting, errors):
         adapted(first, setting)
 
 
-@pytest.mark.parametrize(("starts_cuda", "modules"), [(False, ["effbench.models.mlp"]), (True, [])])
-def test_no_model_is_preloaded_if_importing_one_uses_a_gpu(starts_cuda, modules):
+@pytest.mark.parametrize("starts_cuda", [False, True])
+def test_no_model_is_preloaded_if_importing_one_uses_a_gpu(starts_cuda):
     own = {"name": "mlp", "module": {"_target_": "effbench.models.mlp.MLP"}}
     mode = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
     cells = [Cell(own, 1, mode, "float32", "inference", "auto"), CELL]
+    for bs in (1, 8):
+        named = {"library": "transformers", "arch": "gpt2", "task": "decode", "max_batch": bs}
+        module = {"_target_": "effbench.models.libraries.network", **named}
+        cells.append(replace(CELL, model={"name": "gpt2", "module": module}, bs=bs))
     machine = ProbedMachine(environment(), {}, [], {}, starts_cuda)
-    assert to_preload(cells, machine) == {
-        "modules": modules,
-        "modes": [("effbench.modes.eager.Eager", "auto")],
-    }
+    preloaded = to_preload(cells, machine)
+    assert preloaded["modes"] == [("effbench.modes.eager.Eager", "auto")]
+    if starts_cuda:
+        assert preloaded["modules"] == preloaded["networks"] == []
+    else:
+        assert "effbench.models.mlp" in preloaded["modules"]
+        assert preloaded["networks"] == [named]  # once for all batch sizes

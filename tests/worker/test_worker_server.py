@@ -4,6 +4,8 @@ takes seconds."""
 import re
 import resource
 import signal
+import subprocess
+import sys
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -268,3 +270,22 @@ def test_a_probe_needs_only_torch_and_other_tasks_wait_for_the_compiler(search_p
         assert result(server, FREE_BYTES) < 100_000, (
             "imports leave 1 MB of holes in the heap, which slow trials down"
         )
+
+
+PRELOADS = """
+import sys
+from types import SimpleNamespace
+
+from effbench.worker.server import Server
+
+server = SimpleNamespace(import_all=lambda: None)
+unknown = {"library": "transformers", "arch": "no-such-network"}
+networks = [unknown, {"library": "transformers", "arch": "gpt2", "task": "decode"}]
+Server.preload(server, modules=[], networks=networks, modes=[])
+assert "transformers.models.gpt2.modeling_gpt2" in sys.modules
+"""
+
+
+@pytest.mark.extra("transformers")
+def test_a_server_imports_the_classes_of_networks():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", PRELOADS], check=True)

@@ -44,8 +44,9 @@ Described = dict[str, dict[str, Any]]
 
 
 def check(arch: str, config: Mapping[str, Any] | None = None, **_: Any) -> None:
-    """Raise ConfigError for an unknown name or value of the configuration."""
-    configure(arch, config or {})
+    """Raise ConfigError for an unknown name or value of the configuration. This also imports the
+    network's classes, which `configure` does not."""
+    task_calls(configure(arch, config or {}))
 
 
 def network(
