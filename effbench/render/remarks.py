@@ -1,5 +1,5 @@
-"""Lines about how a row was measured: dropout that is off, gradients, pairs, the speed of the host,
-and the hosts of a joined sweep."""
+"""Lines about how a row was measured: settings that no column shows, dropout that is off,
+gradients, pairs, the speed of the host, and the hosts of a joined sweep."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from effbench.core.labels import LabelledResult, LabelledResults, flatten
 from effbench.core.printable import listed, one_line
+from effbench.run.plan import OF_SWEEP
 from effbench.store.joining import JOINED
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -15,6 +16,11 @@ from effbench.store.values import ResultKey
 
 #: Number of cells that a line names before it counts the rest.
 MOST_NAMES = 3
+#: Settings that every table has in its columns.
+IN_COLUMNS = ("model", "model.name", "model.arch", "bs", "mode")
+#: Number of settings that a line has before it counts the rest, and characters of each.
+MOST_SETTINGS = 8
+LONGEST_SETTING = 60
 #: Parts of `extra` that the remarks need.
 NAMES = ("dropout_off", "grad_mode_reason", "no_pairs", "facts")
 #: Dotted path in these parts -> what its value is about.
@@ -35,7 +41,7 @@ def remarks_on(store: Store, sweep: SweepInfo, rows: LabelledResults) -> list[st
         key = ResultKey(row.cell_key, row.environment_id)
         for text in texts_of(facts.get(key, {}), row):
             cases.setdefault(one_line(text), {})[row.case] = None
-    lines = joined_hosts(sweep)
+    lines = [*joined_hosts(sweep), *single_values(store, sweep, rows)]
     for text, names in cases.items():
         lines.append(f"{listed([*names], MOST_NAMES)}: {text}")
     return lines
@@ -48,6 +54,28 @@ def joined_hosts(sweep: SweepInfo) -> list[str]:
         return []
     hosts = [f"{facts.get('host')} ({facts.get('cpu_name')})" for facts in joined]
     return [one_line(f"over {len(hosts)} hosts: {', '.join(hosts)}")]
+
+
+def single_values(store: Store, sweep: SweepInfo, rows: LabelledResults) -> list[str]:
+    """Return a line with the overrides that have one value in this sweep: the table has columns
+    only for those with several. None without such overrides."""
+    shown = set(IN_COLUMNS)
+    for row in rows:
+        shown.update(row.labels)
+    values: dict[str, dict[str, None]] = {}
+    for words in store.cell_overrides(sweep.id).values():
+        for word in words or ():
+            name, _, _ = word.lstrip("+").partition("=")
+            values.setdefault(name, {})[word] = None
+    texts = []
+    for name, given in values.items():
+        section, _, _ = name.partition(".")
+        if len(given) > 1 or name in shown or section in OF_SWEEP or name.startswith("-"):
+            continue
+        texts += [one_line(word, LONGEST_SETTING) for word in given]
+    if not texts:
+        return []
+    return [f"settings: {listed(texts, MOST_SETTINGS)}"]
 
 
 def texts_of(facts: Mapping[str, Any], row: LabelledResult) -> Iterator[str]:

@@ -43,3 +43,32 @@ GRADIENTS = {"grad_mode": "no_grad", "grad_mode_reason": "inference mode: output
 def test_a_row_is_named_once_for_all_its_modes(cells, remark, made):
     made.sweep(cells)
     assert remarks_of(made.path) == [remark]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "remarks"),
+    [
+        (
+            ["model=mlp bs=1 mode=eager", "model=mlp bs=1 mode=default mode.dynamic=unbacked"],
+            ["settings: mode.dynamic=unbacked"],
+        ),
+        (["+env.A=1 threads=2 bs=1", "+env.A=1 threads=2 bs=8"], ["settings: +env.A=1, threads=2"]),
+        # columns show these
+        (["numerics.tf32=true bs=1", "numerics.tf32=false bs=1"], []),
+        # how it is measured, not what
+        (["protocol=quick protocol.rounds=3 timeout_s=9 --config-dir=conf"], []),
+        (
+            [" ".join(f"numerics.x{number}=1" for number in range(10))],
+            [
+                "settings: "
+                + ", ".join(f"numerics.x{number}=1" for number in range(8))
+                + " and 2 more"
+            ],
+        ),
+    ],
+)
+def test_settings_with_one_value_are_listed(overrides, remarks, made):
+    cells = [a_cell(bs=number) for number in range(1, len(overrides) + 1)]
+    words = {cell.key: text.split() for cell, text in zip(cells, overrides, strict=True)}
+    made.sweep(cells, cell_overrides=words)
+    assert remarks_of(made.path) == remarks
