@@ -19,64 +19,34 @@ of unchanged series with a change.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
+import statistics
 import time
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from other_rules import Detector, otava
 
 from effbench.core.table import Column, Table
 from effbench.stats.changepoints import PERSISTENCE, find_changes
 
 LENGTHS = (6, 7, 8, 9, 10, 12, 15, 20, 30, 60)
 NOISE = (0.005, 0.01, 0.03)
-#: Planted steps (0.05: 5 % slower).
+#: Planted steps in per cent: 5 is 5 % slower.
 STEPS = (
-    0.021,
-    0.0225,
-    0.025,
-    0.0275,
-    0.03,
-    0.035,
-    0.04,
-    0.045,
-    0.05,
-    0.06,
-    0.07,
-    0.08,
-    0.09,
-    0.1,
-    0.12,
-    0.14,
-    0.17,
-    0.2,
-    0.25,
-    0.3,
-    0.35,
-    0.4,
-    0.5,
-    0.6,
-    0.7,
-    0.8,
-    1.0,
-    1.25,
-    1.5,
-    2.0,
+    *(2.1, 2.25, 2.5, 2.75, 3, 3.5, 4, 4.5),
+    *(5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 25, 30, 35, 40, 50, 60, 70, 80, 100, 125, 150, 200),
 )
+#: Sizes of steps, and the noise that they are planted in.
+PLANTED = ((0.03, 0.005), (0.05, 0.005), (0.1, 0.005), (0.05, 0.03), (0.1, 0.03), (0.2, 0.03))
+#: Sweeps between a step and a change that is no longer the same.
+FAR = 5
+#: The fraction of series in which a step must be found.
+MOST = 0.95
 
-OTAVA = """
-import json, sys
-from otava.analysis import compute_change_points
-asked = json.load(sys.stdin)
-found = []
-for values in asked["series"]:
-    limits = {"max_pvalue": asked["p"], "min_magnitude": asked["magnitude"]}
-    points, _ = compute_change_points(values, **limits)
-    found.append([int(point.index) for point in points])
-json.dump(found, sys.stdout)
-"""
+
+# --- series ---
 
 
 @dataclass(frozen=True)
@@ -88,132 +58,172 @@ class Case:
     planted: tuple[int, ...] = ()
 
 
-def cases(series: int, sweeps: int) -> list[Case]:
-    random = np.random.default_rng(20260101)
-    shape = (series, sweeps)
-    half, third = sweeps // 2, sweeps // 3
+@dataclass(frozen=True)
+class Draw:
+    """Draws `series` series of `sweeps` sweeps."""
 
-    def noise(sd: float) -> np.ndarray:
-        return random.normal(0, sd, shape)
+    random: np.random.Generator
+    series: int
+    sweeps: int
 
-    def step(size: float, sd: float, at: int, until: int | None = None) -> np.ndarray:
-        values = noise(sd)
-        values[:, at:until] += np.log1p(size)
-        return values
+    def noise(self, sd: float) -> np.ndarray:
+        return self.random.normal(0, sd, (self.series, self.sweeps))
 
-    def alike(sd: float, likeness: float) -> np.ndarray:
-        values = random.normal(0, sd * np.sqrt(1 - likeness**2), shape)
-        for place in range(1, sweeps):
+    def step(self, size: float, sd: float, begin: int, end: int | None = None) -> np.ndarray:
+        """Return noise with a step, which is undone at `end`."""
+        return with_step(self.noise(sd), size, begin, end)
+
+    def alike(self, sd: float, likeness: float) -> np.ndarray:
+        """Return noise in which each value is like the one before it."""
+        values = self.noise(sd * np.sqrt(1 - likeness**2))
+        for place in range(1, self.sweeps):
             values[:, place] += likeness * values[:, place - 1]
         return values
 
-    odd = noise(0.005)
-    for _ in range(3):
-        odd[np.arange(series), random.integers(0, sweeps, series)] += random.choice(
-            [0.1, 0.3, 1.0], series
-        )
-    found = [Case(f"unchanged, noise {sd:.1%}", noise(sd)) for sd in (0.005, 0.03, 0.2)]
+    def odd_sweeps(self, sd: float) -> np.ndarray:
+        """Return noise with three odd sweeps in each series."""
+        values = self.noise(sd)
+        for _ in range(3):
+            places = self.random.integers(0, self.sweeps, self.series)
+            sizes = self.random.choice([0.1, 0.3, 1.0], self.series)
+            values[np.arange(self.series), places] += sizes
+        return values
+
+    def heavy_tails(self, scale: float) -> np.ndarray:
+        return self.random.standard_t(3, (self.series, self.sweeps)) * scale
+
+
+def with_step(values: np.ndarray, size: float, begin: int, end: int | None = None) -> np.ndarray:
+    """Return series that are slower from `begin` to `end`; 0.05 is 5 %."""
+    stepped = values.copy()
+    stepped[:, begin:end] += np.log1p(size)
+    return stepped
+
+
+def cases(series: int, sweeps: int) -> list[Case]:
+    draw = Draw(np.random.default_rng(20260101), series, sweeps)
+    odd = draw.odd_sweeps(0.005)
+    found = [Case(f"unchanged, noise {sd:.1%}", draw.noise(sd)) for sd in (0.005, 0.03, 0.2)]
     found += [
-        Case("unchanged, heavy tails (t, 3 df) 0.5%", random.standard_t(3, shape) * 0.005),
-        Case("unchanged, neighbours alike (0.6), noise 3%", alike(0.03, 0.6)),
+        Case("unchanged, heavy tails (t, 3 df) 0.5%", draw.heavy_tails(0.005)),
+        Case("unchanged, neighbours alike (0.6), noise 3%", draw.alike(0.03, 0.6)),
         Case("three odd sweeps, noise 0.5%", odd),
-        Case("drift of 10% in all, noise 0.5%", noise(0.005) + np.linspace(0, 0.1, sweeps)),
-    ]
-    found += [
-        Case(f"step of {size:.0%}, noise {sd:.1%}", step(size, sd, half), (half,))
-        for size, sd in (
-            (0.03, 0.005),
-            (0.05, 0.005),
-            (0.1, 0.005),
-            (0.05, 0.03),
-            (0.1, 0.03),
-            (0.2, 0.03),
-        )
-    ]
-    late = sweeps - 3
-    found.append(Case("step of 5% three sweeps ago, noise 0.5%", step(0.05, 0.005, late), (late,)))
-    found.append(
         Case(
-            "step of 5%, undone, noise 0.5%",
-            step(0.05, 0.005, third, 2 * third),
-            (third, 2 * third),
-        )
-    )
+            "drift of 10% in all, noise 0.5%",
+            draw.noise(0.005) + np.linspace(0, 0.1, sweeps),
+        ),
+    ]
+    half, third, late = sweeps // 2, sweeps // 3, sweeps - 3
+    for size, sd in PLANTED:
+        name = f"step of {size:.0%}, noise {sd:.1%}"
+        found.append(Case(name, draw.step(size, sd, half), (half,)))
+    name = "step of 5% three sweeps ago, noise 0.5%"
+    found.append(Case(name, draw.step(0.05, 0.005, late), (late,)))
+    name = "step of 5%, undone, noise 0.5%"
+    undone = (third, 2 * third)
+    found.append(Case(name, draw.step(0.05, 0.005, *undone), undone))
     return found
 
 
-def ours(values: np.ndarray) -> list[list[int]]:
+# --- what is found ---
+
+
+def by_effbench(values: np.ndarray) -> list[list[int]]:
+    """Return the positions of the changes that `history` finds in each series."""
     found = map(find_changes, values.tolist())
     return [[change.at for change in changes] for changes in found]
 
 
-def otava(python: str, p: float, magnitude: float) -> Callable[[np.ndarray], list[list[int]]]:
-    def judge(values: np.ndarray) -> list[list[int]]:
-        asked = json.dumps({"series": np.exp(values).tolist(), "p": p, "magnitude": magnitude})
-        done = subprocess.run([python, "-c", OTAVA], input=asked, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{python}: {done.stderr.strip().splitlines()[-1]}")
-        return json.loads(done.stdout)
+@dataclass(frozen=True)
+class Rates:
+    """Fraction of series with a false change; fraction of steps that are found, and the mean
+    distance of the nearest change, None without any."""
 
-    return judge
+    false: float
+    found: float | None = None
+    off: float | None = None
+
+    def texts(self) -> list[str]:
+        found = "" if self.found is None else f"{self.found:.1%}"
+        off = "" if self.off is None else f"{self.off:.2f}"
+        return [f"{self.false:.1%}", found, off]
 
 
-def rates(
-    found: list[list[int]], planted: tuple[int, ...]
-) -> tuple[float, float | None, float | None]:
-    """Return the fraction of series with a false change, the fraction of steps found, and their
-    mean distance."""
-    false = sum(
-        any(min((abs(at - step) for step in planted), default=99) > 1 for at in places)
-        for places in found
-    )
+def rates(found: Sequence[Sequence[int]], planted: Sequence[int]) -> Rates:
+    """Return how well the changes found in each series fit the planted steps."""
+    false = 0
+    distances = []
+    for places in found:
+        false += any(distance(place, planted) > 1 for place in places)
+        distances += [distance(step, places) for step in planted]
+    false_fraction = false / len(found)
     if not planted:
-        return false / len(found), None, None
-    nearest = [
-        min((abs(at - step) for at in places), default=99) for places in found for step in planted
-    ]
-    near = [distance for distance in nearest if distance <= 5]
-    return (
-        false / len(found),
-        sum(d <= 1 for d in nearest) / len(nearest),
-        sum(near) / len(near) if near else None,
+        return Rates(false_fraction)
+    near = [far for far in distances if far <= FAR]
+    return Rates(
+        false=false_fraction,
+        found=statistics.fmean(far <= 1 for far in distances),
+        off=statistics.fmean(near) if near else None,
     )
+
+
+def distance(place: int, others: Sequence[int]) -> float:
+    """Return the distance of the nearest of the others."""
+    return min((abs(place - other) for other in others), default=float("inf"))
 
 
 def smallest(noise: np.ndarray, at: int) -> str:
-    """Return the smallest of STEPS at `at` that is found within one sweep in 95 % of the series,
-    assuming that larger steps are found, too."""
+    """Return the smallest of STEPS at `at` that is found within one sweep in most series, assuming
+    that larger steps are found, too."""
 
-    def is_found(step: float) -> bool:
-        values = noise.copy()
-        values[:, at:] += np.log1p(step)
-        return (
-            np.mean([any(abs(place - at) <= 1 for place in places) for places in ours(values)])
-            >= 0.95
-        )
+    def is_found(percent: float) -> bool:
+        found = by_effbench(with_step(noise, percent / 100, at))
+        return statistics.fmean(distance(at, places) <= 1 for places in found) >= MOST
 
-    low, high = 0, len(STEPS)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_found(STEPS[middle]) else (middle + 1, high)
-    return f"{100 * STEPS[low]:.3g} %" if low < len(STEPS) else "none"
+    first = bisect_left(STEPS, True, key=is_found)
+    return f"{STEPS[first]:.3g} %" if first < len(STEPS) else "none"
 
 
-def power_rows(series: int) -> list[list[str]]:
+# --- tables ---
+
+
+def print_found(series: int, sweeps: int, detectors: dict[str, Detector]) -> None:
+    """Print the rates of each detector, and how long it takes."""
+    spent_s = dict.fromkeys(detectors, 0.0)
+    rows = []
+    for case in cases(series, sweeps):
+        row = [case.name]
+        for name, detect in detectors.items():
+            begin = time.perf_counter()
+            found = detect(case.values)
+            spent_s[name] += time.perf_counter() - begin
+            row += rates(found, case.planted).texts()
+        rows.append(row)
+    headings = [f"{series} series × {sweeps} sweeps"]
+    for name in detectors:
+        headings += [f"{name}: false", "found", "off"]
+    print(Table.of([*map(Column, headings)], rows).render("markdown"))
+    print(", ".join(f"{name}: {seconds:.1f} s" for name, seconds in spent_s.items()))
+
+
+def print_power(series: int) -> None:
+    """Print the smallest steps that are found, by the number of sweeps."""
     random = np.random.default_rng(20260102)
     rows = []
     for sweeps in LENGTHS:
-        row, false = [str(sweeps)], 0
+        middle, late = sweeps // 2, sweeps - PERSISTENCE
+        row = [str(sweeps)]
+        false = 0
         for sd in NOISE:
             noise = random.normal(0, sd, (series, sweeps))
-            false += sum(map(bool, ours(noise)))
-            row.append(
-                " · ".join(
-                    smallest(noise, at) for at in dict.fromkeys((sweeps // 2, sweeps - PERSISTENCE))
-                )
-            )
-        rows.append([*row, f"{false} of {len(NOISE) * series}"])
-    return rows
+            false += sum(map(bool, by_effbench(noise)))
+            steps = [smallest(noise, place) for place in dict.fromkeys((middle, late))]
+            row.append(" · ".join(steps))
+        row.append(f"{false} of {len(NOISE) * series}")
+        rows.append(row)
+    headings = ["sweeps", *(f"noise {100 * sd:.2g} %" for sd in NOISE), "false, unchanged"]
+    table = Table.of([*map(Column, headings)], rows)
+    print(f"\n{table.render('markdown')}")
 
 
 def main() -> None:
@@ -222,31 +232,12 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=60)
     parser.add_argument("--otava", metavar="PYTHON", help="interpreter with apache-otava")
     args = parser.parse_args()
-    judges: dict[str, Callable[[np.ndarray], list[list[int]]]] = {"effbench": ours}
+    detectors: dict[str, Detector] = {"effbench": by_effbench}
     if args.otava:
-        judges["Otava"] = otava(args.otava, 0.001, 0.0)
-        judges["Otava, 1e-5, 2%"] = otava(args.otava, 1e-5, 0.02)
-    rows, seconds = [], dict.fromkeys(judges, 0.0)
-    for case in cases(args.series, args.sweeps):
-        row = [case.name]
-        for name, judge in judges.items():
-            start = time.perf_counter()
-            found = judge(case.values)
-            seconds[name] += time.perf_counter() - start
-            false, right, off = rates(found, case.planted)
-            row += [
-                f"{false:.1%}",
-                "" if right is None else f"{right:.1%}",
-                "" if off is None else f"{off:.2f}",
-            ]
-        rows.append(row)
-    head = [f"{args.series} series × {args.sweeps} sweeps"]
-    for name in judges:
-        head += [f"{name}: false", "found", "off"]
-    print(Table.of([*map(Column, head)], rows).render("markdown"))
-    print(", ".join(f"{name}: {spent:.1f} s" for name, spent in seconds.items()))
-    head = ["sweeps", *(f"noise {100 * sd:.2g} %" for sd in NOISE), "false, unchanged"]
-    print("\n" + Table.of([*map(Column, head)], power_rows(args.series)).render("markdown"))
+        detectors["Otava"] = otava(args.otava, 0.001, 0.0)
+        detectors["Otava, 1e-5, 2%"] = otava(args.otava, 1e-5, 0.02)
+    print_found(args.series, args.sweeps, detectors)
+    print_power(args.series)
 
 
 if __name__ == "__main__":
