@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from effbench.stats.significance import (
     FLOOR,
     LEAST_DUETS,
     MOST_PAIRS,
+    RatioTest,
     compare_pairs,
     is_decided,
 )
@@ -75,16 +76,11 @@ class Rates:
 
 def record(db: str, depth: int, rounds: int, settings: Sequence[str]) -> Recorded:
     """Run all rounds of one change, without ending early."""
-    second = (
-        f"model.module.depth={depth}"
-        if depth != DEPTH
-        else f"model.module.depth={depth} numerics.seed=1"
-    )
-    first = (
-        f"model.module.depth={DEPTH}"
-        if depth != DEPTH
-        else f"model.module.depth={DEPTH} numerics.seed=0"
-    )
+    first = f"model.module.depth={DEPTH}"
+    second = f"model.module.depth={depth}"
+    if depth == DEPTH:  # both sides must differ in a setting
+        first += " numerics.seed=0"
+        second += " numerics.seed=1"
     words = [*COMMON, f"protocol.rounds={rounds}", *settings]
     options = argparse.Namespace(
         first=first,
@@ -100,18 +96,22 @@ def record(db: str, depth: int, rounds: int, settings: Sequence[str]) -> Recorde
     _, (answer,) = measure(options, side_of(first), side_of(second), floors)
     seconds = (time.monotonic() - began) / rounds
     duets = answer.duets
-    old, new = (
-        {trial.round: trial.latency_ms for trial in side if trial.round in duets.rounds}
-        for side in (duets.before, duets.after)
-    )
-    ratios = [
-        new[number] / old[number] if number in duets.quiet else None
-        for number in sorted(duets.rounds)
-    ]
-    later = [*new.values()][1:] + [*new.values()][:1]
+    old = latencies(duets.before, duets.rounds)
+    new = latencies(duets.after, duets.rounds)
+    ratios: list[float | None] = []
+    for number in sorted(duets.rounds):
+        is_quiet = number in duets.quiet
+        ratios.append(new[number] / old[number] if is_quiet else None)
+    later = [*new.values()]
+    later.append(later.pop(0))  # of the next round each
     separate = [after / before for before, after in zip(old.values(), later, strict=True)]
     phases = phase_seconds([*duets.before, *duets.after], rounds)
     return Recorded(depth, ratios, separate, seconds, phases)
+
+
+def latencies(trials: Sequence[Trial], rounds: Collection[int]) -> dict[int, float]:
+    """Return round -> latency in ms, of the trials in these rounds."""
+    return {trial.round: trial.latency_ms for trial in trials if trial.round in rounds}
 
 
 def phase_seconds(trials: Sequence[Trial], rounds: int) -> dict[str, float]:
@@ -130,26 +130,38 @@ def replay(ratios: Sequence[float | None], rng: np.random.Generator) -> Rates:
     needed = []
     for _ in range(CELLS):
         drawn = [ratios[place] for place in rng.integers(0, len(ratios), MOST_PAIRS)]
-        counted: dict[int, float] = {}
-        ended = MOST_PAIRS
-        for number, ratio in enumerate(drawn, 1):
-            if ratio is not None:
-                counted[number] = ratio
-            if len(counted) >= LEAST_DUETS and is_settled(counted):
-                ended = number
-                break
+        ended = duets_until_settled(drawn)
         needed.append(ended)
+        counted = [ratio for ratio in drawn[:ended] if ratio is not None]
         if len(counted) < LEAST_DUETS:
             continue
-        test = compare_pairs(dict.fromkeys(counted, 1.0), counted, FLOOR)
-        is_slower = len(counted) >= LEAST_DUETS and (test.low or 0.0) > 1 + FLOOR
-        confirmed += is_slower
-        same += is_decided(test.low, test.high, FLOOR, True) and not is_slower
+        test = compared(counted)
+        if test.low is not None and test.low > 1 + FLOOR:
+            confirmed += 1
+        elif is_settled(counted):
+            same += 1
     return Rates(confirmed / CELLS, same / CELLS, statistics.median(needed))
 
 
-def is_settled(counted: dict[int, float]) -> bool:
-    test = compare_pairs(dict.fromkeys(counted, 1.0), counted, FLOOR)
+def duets_until_settled(drawn: Sequence[float | None]) -> int:
+    """Return how many of these duets run."""
+    counted = []
+    for number, ratio in enumerate(drawn, 1):
+        if ratio is not None:
+            counted.append(ratio)
+        if len(counted) >= LEAST_DUETS and is_settled(counted):
+            return number
+    return len(drawn)
+
+
+def compared(counted: Sequence[float]) -> RatioTest:
+    """Compare both sides of duets with these ratios."""
+    after = dict(enumerate(counted))
+    return compare_pairs(dict.fromkeys(after, 1.0), after, FLOOR)
+
+
+def is_settled(counted: Sequence[float]) -> bool:
+    test = compared(counted)
     return is_decided(test.low, test.high, FLOOR, only_slowdowns=True)
 
 

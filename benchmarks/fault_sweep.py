@@ -14,11 +14,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from effbench.core.cell import Status, StoredTrial
 from effbench.core.processes import environment_of, process_table
 from effbench.store import Store
 from effbench.store.connect import EmptyError
@@ -45,6 +46,8 @@ SWEEP = (
 )
 #: The line that `Progress.ended` prints of a trial that has been recorded.
 LINE = re.compile(r" *\d+ % · round (?P<round>\d+)/\d+ · .*?\bbs=(?P<bs>\d+)\b.*? · \w+")
+#: The first line.
+TITLE = re.compile(r"sweep (?P<id>\S+) · ")
 TIMEOUT_S = 120.0
 #: Time for all processes of a sweep to end after its orchestrator has ended.
 ORPHAN_S = 20.0
@@ -86,13 +89,43 @@ class Tally:
     resumed: int = 0
     orphans: int = 0
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            *(
-                mine + its
-                for mine, its in zip(vars(self).values(), vars(other).values(), strict=True)
-            )
-        )
+    def add(self, other: Tally) -> None:
+        """Add the counts of another tally."""
+        for name, number in vars(other).items():
+            setattr(self, name, getattr(self, name) + number)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded trial."""
+
+    id: int
+    status: str
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Which trial of the sweep it is: its cell and its round."""
+
+    bs: int
+    round: int
+
+
+@dataclass(frozen=True)
+class State:
+    """What is recorded of the sweep. `name`: its state, None if it is not recorded; `has_others`:
+    whether the database has other sweeps."""
+
+    name: str | None = None
+    has_others: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        return self.name == "completed"
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.name is not None and not self.is_complete
 
 
 @dataclass
@@ -107,8 +140,8 @@ class Sweep:
     process: subprocess.Popen | None = None
     reader: threading.Thread | None = None
     lines: list[str] = field(default_factory=list)  # output of all processes, without the title
-    promised: Counter[tuple[int, int]] = field(default_factory=Counter)
-    recorded: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
+    promised: Counter[Place] = field(default_factory=Counter)  # lines that say: recorded
+    recorded: dict[Place, Recorded] = field(default_factory=dict)
     id: str | None = None
     is_mounted: bool = False
     databases: int = 1
@@ -123,7 +156,8 @@ class Sweep:
         search_path = os.pathsep.join(map(str, (HERE.parent, HERE / "faulty")))
         self.env = {
             name: value for name, value in os.environ.items() if not name.startswith("EFFBENCH_")
-        } | {
+        }
+        self.env |= {
             MARK: str(self.folder),
             "PYTHONPATH": search_path,
             "OMP_NUM_THREADS": "1",
@@ -163,47 +197,58 @@ class Sweep:
     def start(self) -> None:
         """Start the sweep; if it is recorded, resume it; if it is complete, start another one in a
         new database."""
-        state, others = self.state()
-        if state == "completed":
-            self.db, self.id = f"results/{self.databases}.db", None
+        state = self.state()
+        if state.is_complete:
+            self.db = f"results/{self.databases}.db"
+            self.id = None
             self.databases += 1
             self.promised.clear()
             self.recorded.clear()
             self.harmed = 1  # by the fault that is being injected
-        if state in (None, "completed"):
-            self.process = self.launch(*TINY, *SWEEP, f"db={self.db}")
-        else:
+        if state.is_unfinished:
             # `last` is the newest sweep, which is not this one after a race
-            self.process = self.launch(f"resume={self.id if others else 'last'}", f"db={self.db}")
+            which = self.id if state.has_others else "last"
+            self.process = self.launch(f"resume={which}", f"db={self.db}")
+        else:
+            self.process = self.launch(*TINY, *SWEEP, f"db={self.db}")
         self.reader = threading.Thread(target=self.read, args=(self.process,), daemon=True)
         self.reader.start()
 
     def read(self, process: subprocess.Popen) -> None:
         with process.stdout as lines:
             for line in lines:
-                if match := LINE.match(line):
-                    self.promised[int(match["bs"]), int(match["round"]) - 1] += 1
-                elif title := re.match(r"sweep (\S+) · ", line):
-                    self.id = title[1]
-                    for tally in self.to_resume:
-                        tally.resumed += 1
-                    self.to_resume.clear()
+                title = TITLE.match(line)
+                if title is not None:
+                    self.begin(title["id"])
                     continue
+                trial = LINE.match(line)
+                if trial is not None:
+                    self.promised[Place(int(trial["bs"]), int(trial["round"]) - 1)] += 1
                 self.lines.append(line)
 
-    def state(self) -> tuple[str | None, bool]:
-        """Return the sweep's state, None if it is not recorded, and whether the database has
-        others."""
+    def begin(self, sweep_id: str) -> None:
+        """Note that the sweep has begun or goes on."""
+        self.id = sweep_id
+        for tally in self.to_resume:
+            tally.resumed += 1
+        self.to_resume.clear()
+
+    def state(self) -> State:
+        """Return what is recorded of the sweep, and set its id."""
         if not (self.folder / self.db).exists():
-            return None, False
+            return State()
         try:
             with Store.open(self.folder / self.db) as store:
                 sweeps = store.sweeps()
         except EmptyError:  # it ended between creating the file and the tables in it
-            return None, False
-        mine = [one for one in sweeps if one.name is None]
-        self.id = mine[0].id if mine else None
-        return (mine[0].state if mine else None), len(sweeps) > 1
+            return State()
+        has_others = len(sweeps) > 1
+        for sweep in sweeps:
+            if sweep.name is None:
+                self.id = sweep.id
+                return State(sweep.state, has_others)
+        self.id = None
+        return State(has_others=has_others)
 
     def wait_moment(self, rng: random.Random, early: bool = False) -> None:
         """Wait for a random moment of the running sweep; `early`: perhaps before its first
@@ -221,7 +266,7 @@ class Sweep:
             time.sleep(rng.uniform(0, 0.4))
             if not self.is_running:
                 self.require_code({0})
-            elif self.state()[0] != "completed":  # else it only prints its summary
+            elif not self.state().is_complete:  # else it only prints its summary
                 return
 
     def goes_on(self, trials: int = 1) -> None:
@@ -264,13 +309,14 @@ class Sweep:
         """Return processes that models have left behind and that still run; some have an empty
         environment."""
         file = self.folder / "left"
-        pids = [int(line) for line in file.read_text().split()] if file.exists() else []
+        if not file.exists():
+            return []
         running = process_table()
-        return [
-            pid
-            for pid in pids
-            if pid in running and "sleep" in Path(f"/proc/{pid}/cmdline").read_text()
-        ]
+        pids = []
+        for pid in map(int, file.read_text().split()):
+            if pid in running and "sleep" in Path(f"/proc/{pid}/cmdline").read_text():
+                pids.append(pid)
+        return pids
 
     def settle(self) -> None:
         """Check what must hold once the sweep's orchestrator has ended."""
@@ -292,46 +338,65 @@ class Sweep:
 
     def check(self) -> None:
         """Check the database against what it had before and against the printed lines."""
-        printed, state = Counter(self.promised), self.state()[0]
-        if state is None:
-            if printed or self.recorded:
-                self.tally.lost += len({*printed, *self.recorded})
+        state = self.state()
+        promised = Counter(self.promised)
+        if state.name is None:
+            gone = {*promised, *self.recorded}
+            self.tally.lost += len(gone)
+            if gone:
                 raise FaultError("the sweep is no longer in the database")
             return
-        faults = faults_of(self.folder / self.db)
+        damage = faults_of(self.folder / self.db)
         with Store.open(self.folder / self.db, mode="write") as store:
             sizes = {cell.key: cell.bs for cell in store.planned(self.id)}
-            rows, results = store.trials(self.id), store.results(self.id)
+            trials = store.trials(self.id)
+            results = store.results(self.id)
             store.rebuild_results(self.id)
-            derived = store.results(self.id)
-        trials = {(sizes[row.cell_key], row.round): (row.id, row.status) for row in rows}
-        known = self.recorded.items()
-        lost = {key for key in printed if key not in trials} | {
-            key for key, row in known if trials.get(key) != row
-        }
-        twice = {key for key, count in printed.items() if count > 1}
-        self.recorded = trials
-        self.tally.committed += len(trials)
+            rebuilt = store.results(self.id)
+        problems = self.compare(trials, sizes, promised)
+        if damage:
+            problems.append(f"damage: {damage}")
+        if state.is_complete and rebuilt != results:
+            problems.append("results differ from their trials")
+        if state.is_complete and len(results) != CELLS:
+            problems.append(f"results of {len(results)} cells")
+        if problems:
+            raise FaultError("; ".join(problems))
+
+    def compare(
+        self,
+        trials: Sequence[StoredTrial],
+        sizes: Mapping[str, int],
+        promised: Counter[Place],
+    ) -> list[str]:
+        """Count the recorded trials, and return what is wrong with them. `sizes`: cell key -> batch
+        size."""
+        before = self.recorded
+        self.recorded = {}
+        for trial in trials:
+            place = Place(sizes[trial.cell_key], trial.round)
+            self.recorded[place] = Recorded(trial.id, str(trial.status))
+        lost = {place for place in promised if place not in self.recorded}
+        lost |= {place for place, known in before.items() if self.recorded.get(place) != known}
+        twice = {place for place, count in promised.items() if count > 1}
+        surplus = len(trials) - len(self.recorded)
+        self.tally.committed += len(self.recorded)
         self.tally.lost += len(lost)
-        self.tally.twice += len(twice) + len(rows) - len(trials)
-        harmed = [row for row in rows if row.status != "ok"]
-        reasons = [(row.status, row.reason) for row in harmed]
-        problems = {
-            f"damage: {faults}": faults,
-            f"lost: {lost}": lost,
-            f"counted twice: {twice}": twice or len(rows) != len(trials),
-            f"harmed by {self.harmed} faults: {reasons}": (
-                len(harmed) > self.harmed or not all(row.reason for row in harmed)
-            ),
-            "results differ from their trials": state == "completed" and derived != results,
-            f"results of {len(results)} cells": state == "completed" and len(results) != CELLS,
-        }
-        if found := [problem for problem, is_there in problems.items() if is_there]:
-            raise FaultError("; ".join(found))
+        self.tally.twice += len(twice) + surplus
+        harmed = [trial for trial in trials if trial.status is not Status.OK]
+        problems = []
+        if lost:
+            problems.append(f"lost: {sorted(lost)}")
+        if twice or surplus:
+            problems.append(f"counted twice: {sorted(twice)}, and {surplus} trials too many")
+        if len(harmed) > self.harmed or not all(trial.reason for trial in harmed):
+            reasons = [(str(trial.status), trial.reason) for trial in harmed]
+            problems.append(f"harmed by {self.harmed} faults: {reasons}")
+        return problems
 
     def finish(self) -> None:
         """Run the sweep to its end and check what is left of it."""
-        if not self.is_running and self.state()[0] != "completed":
+        if not self.is_running and not self.state().is_complete:
             self.start()
         until(lambda: not self.is_running, "the sweep is complete", 300)
         self.require_code({0})
@@ -339,11 +404,13 @@ class Sweep:
         self.settle()
         self.check()
         self.tally.committed = committed
-        if (state := self.state()[0]) != "completed":
-            raise FaultError(f"the sweep is {state}")
+        state = self.state()
+        if not state.is_complete:
+            raise FaultError(f"the sweep is {state.name}")
         if not self.promised:
             raise FaultError("no printed line is that of a trial, so that none could be checked")
-        if caches := list((self.folder / "cache" / "effbench" / "compile").glob("*/*/*")):
+        caches = list((self.folder / "cache" / "effbench" / "compile").glob("*/*/*"))
+        if caches:
             raise FaultError(f"compile caches are left: {caches}")
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime as dt
+import itertools
 import os
 import random
 import resource
@@ -25,11 +26,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from fault_sweep import CELLS, ORPHAN_S, SWEEP, TIMEOUT_S, TINY, FaultError, Sweep, Tally, until
 
+from effbench.core.cell import StoredTrial
 from effbench.core.table import Column, Table
 from effbench.store import Store
 
@@ -72,10 +75,10 @@ def fills_disk(sweep: Sweep, rng: random.Random) -> None:
 
 
 def locks_database(sweep: Sweep, rng: random.Random, seconds: float | None = None) -> None:
+    """Lock the database for some time, or for so many seconds that the sweep gives up."""
     sweep.wait_moment(rng)
-    with contextlib.closing(
-        sqlite3.connect(sweep.folder / sweep.db, timeout=60, isolation_level=None)
-    ) as connection:
+    database = sqlite3.connect(sweep.folder / sweep.db, timeout=60, isolation_level=None)
+    with contextlib.closing(database) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         time.sleep(seconds or rng.uniform(0.5, 3))
         if seconds:
@@ -147,16 +150,29 @@ def races(sweep: Sweep, rng: random.Random) -> None:
             f"the other sweep ended with {rival.returncode}: {out}{sweep.errors('stderr-rival')}"
         )
     with Store.open(sweep.folder / sweep.db) as store:
-        sweeps = {one.name: one.id for one in store.sweeps()}
-        mine, other = (
-            [
-                (dt.datetime.fromisoformat(trial.started_at).timestamp(), trial.wall_s)
-                for trial in store.trials(sweeps[name])
-            ]
-            for name in (None, "rival")
-        )
-    if len(other) != 4 or any(a < c + d and c < a + b for a, b in mine for c, d in other):
+        ids = {one.name: one.id for one in store.sweeps()}
+        mine = list(map(Span.of, store.trials(ids[None])))
+        others = list(map(Span.of, store.trials(ids["rival"])))
+    if len(others) != 4:
+        raise FaultError(f"the other sweep has {len(others)} trials, not 4")
+    if any(span.meets(other) for span, other in itertools.product(mine, others)):
         raise FaultError("trials of two sweeps ran at once on one device")
+
+
+@dataclass(frozen=True)
+class Span:
+    """When a trial ran, in seconds."""
+
+    begin_s: float
+    end_s: float
+
+    @classmethod
+    def of(cls, trial: StoredTrial) -> Span:
+        begin_s = dt.datetime.fromisoformat(trial.started_at).timestamp()
+        return cls(begin_s, begin_s + trial.wall_s)
+
+    def meets(self, other: Span) -> bool:
+        return self.begin_s < other.end_s and other.begin_s < self.end_s
 
 
 def loses_gpu(sweep: Sweep, rng: random.Random, for_good: bool = False) -> None:
@@ -164,16 +180,20 @@ def loses_gpu(sweep: Sweep, rng: random.Random, for_good: bool = False) -> None:
     sweep.wait_moment(rng)
     before = len(sweep.lines)
     sweep.act("loses-gpu", rng)
+    lost = sweep.folder / "gpu-lost"
     if for_good:
         sweep.harmed += CELLS
         until(lambda: not sweep.is_running, "the sweep ends")
         sweep.require_code({0})
-    else:
-        retried = lambda: any("retrying" in line for line in sweep.lines[before:])  # noqa: E731
-        until(lambda: retried() or not sweep.is_running, "a retry")
-    (sweep.folder / "gpu-lost").unlink(missing_ok=True)
-    if not for_good:
-        sweep.goes_on()
+        lost.unlink(missing_ok=True)
+        return
+
+    def is_retried() -> bool:
+        return any("retrying" in line for line in sweep.lines[before:])
+
+    until(lambda: is_retried() or not sweep.is_running, "a retry")
+    lost.unlink(missing_ok=True)
+    sweep.goes_on()
 
 
 def misbehaves(name: str, sweep: Sweep, rng: random.Random) -> None:
@@ -243,73 +263,102 @@ def kind_of(number: int) -> str:
     return list(KINDS)[number % len(KINDS)]
 
 
-def disturb(folder: Path, numbers: Sequence[int], seed: int) -> tuple[dict[str, Tally], list[str]]:
-    """Run sweeps in `folder` with these faults, one after the other; return the counts of each kind
-    and what failed."""
-    tallies = {kind: Tally() for kind in KINDS}
-    problems = []
-    sweep = None
-    for number in [*numbers, None]:
-        start = time.monotonic()
-        kind = "the end of the sweep" if number is None else kind_of(number)
+@dataclass
+class Injection:
+    """Faults that hit sweeps in a folder, one after the other. `tallies`: kind -> its counts;
+    `problems`: what failed."""
+
+    folder: Path
+    numbers: Sequence[int]
+    seed: int
+    sweep: Sweep | None = None
+    tallies: dict[str, Tally] = field(default_factory=lambda: {kind: Tally() for kind in KINDS})
+    problems: list[str] = field(default_factory=list)
+
+    def run(self) -> Injection:
+        """Inject the faults, and let the last sweep run to its end."""
+        for number in self.numbers:
+            self.attempt(f"fault {number}: {kind_of(number)}", partial(self.disturb, number))
+        if self.sweep is not None:
+            self.attempt("the end of the sweep", self.sweep.finish)
+        if self.sweep is not None:
+            self.sweep.close()
+        return self
+
+    def attempt(self, what: str, act: Callable[[], None]) -> None:
+        """Do it; if that fails, note why, and give up the current sweep."""
+        begin = time.monotonic()
         try:
-            if sweep is None:
-                sweep = Sweep(folder / str(time.monotonic_ns()))
-                if any(KINDS[kind_of(other)] is fills_disk for other in numbers):
-                    mount = [
-                        "mount",
-                        "-t",
-                        "tmpfs",
-                        "-o",
-                        "size=32m",
-                        "tmpfs",
-                        sweep.folder / "results",
-                    ]
-                    sweep.is_mounted = subprocess.run(mount, capture_output=True).returncode == 0
-            if number is None:
-                sweep.finish()
-                break
-            tally = sweep.tally = tallies[kind]
-            tally.injected += 1
-            sweep.harmed += 1
-            KINDS[kind](sweep, random.Random(f"{seed} {number}"))
-            if not sweep.is_running:
-                sweep.settle()
-                if sweep.state()[0] not in (None, "completed"):
-                    sweep.to_resume.append(tally)
-            sweep.check()
+            act()
         except Exception as error:
-            problems.append(
-                f"fault {number} ({kind}), seed {seed}: {type(error).__name__}: {error}"
-            )
-            sweep.close()
-            sweep = None
-            print(problems[-1], file=sys.stderr, flush=True)
-            if number is None:
-                break
+            line = f"{what}, seed {self.seed}: {type(error).__name__}: {error}"
+            self.problems.append(line)
+            if self.sweep is not None:
+                self.sweep.close()
+            self.sweep = None
         else:
-            print(
-                f"fault {number}: {kind} ({time.monotonic() - start:.0f} s)",
-                file=sys.stderr,
-                flush=True,
-            )
-    if sweep:
-        sweep.close()
-    return tallies, problems
+            line = f"{what} ({time.monotonic() - begin:.0f} s)"
+        print(line, file=sys.stderr, flush=True)
+
+    def disturb(self, number: int) -> None:
+        """Inject a fault, and check the sweep."""
+        if self.sweep is None:
+            self.sweep = self.new_sweep()
+        sweep = self.sweep
+        kind = kind_of(number)
+        sweep.tally = self.tallies[kind]
+        sweep.tally.injected += 1
+        sweep.harmed += 1
+        KINDS[kind](sweep, random.Random(f"{self.seed} {number}"))
+        if not sweep.is_running:
+            sweep.settle()
+            if sweep.state().is_unfinished:
+                sweep.to_resume.append(sweep.tally)
+        sweep.check()
+
+    def new_sweep(self) -> Sweep:
+        """Return a sweep in a folder of its own; with root's rights, on a small file system if one
+        of the faults fills the disk."""
+        sweep = Sweep(self.folder / str(time.monotonic_ns()))
+        if any(KINDS[kind_of(number)] is fills_disk for number in self.numbers):
+            results = str(sweep.folder / "results")
+            mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", results]
+            sweep.is_mounted = subprocess.run(mount, capture_output=True).returncode == 0
+        return sweep
 
 
-def inject(
-    numbers: Sequence[int], seed: int = 0, jobs: int = 2, each: int = 5
-) -> tuple[dict[str, Tally], list[str]]:
+@dataclass(frozen=True)
+class Counts:
+    """What all faults led to. `tallies`: kind -> its counts; `problems`: what failed."""
+
+    tallies: dict[str, Tally]
+    problems: list[str]
+
+    @property
+    def total(self) -> Tally:
+        """The counts of all kinds."""
+        total = Tally()
+        for tally in self.tallies.values():
+            total.add(tally)
+        return total
+
+
+def inject(numbers: Sequence[int], seed: int = 0, jobs: int = 2, each: int = 5) -> Counts:
     """Inject these faults, `each` into one sweep and `jobs` sweeps at a time."""
     # a handler is not inherited; if SIGHUP were ignored (nohup), all processes would inherit that
     before = signal.signal(signal.SIGHUP, lambda *_: None)
     with tempfile.TemporaryDirectory(prefix="faults-") as folder, ThreadPoolExecutor(jobs) as pool:
-        parts = [numbers[start : start + each] for start in range(0, len(numbers), each)]
-        done = list(pool.map(lambda part: disturb(Path(folder), part, seed), parts))
+        injections = []
+        for start in range(0, len(numbers), each):
+            injections.append(Injection(Path(folder), numbers[start : start + each], seed))
+        done = list(pool.map(Injection.run, injections))
     signal.signal(signal.SIGHUP, before)
-    tallies = {kind: sum((tallies[kind] for tallies, _ in done), Tally()) for kind in KINDS}
-    return tallies, [problem for _, some in done for problem in some]
+    counts = Counts({kind: Tally() for kind in KINDS}, [])
+    for injection in done:
+        counts.problems.extend(injection.problems)
+        for kind, tally in injection.tallies.items():
+            counts.tallies[kind].add(tally)
+    return counts
 
 
 def main() -> int:
@@ -319,9 +368,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first fault")
     parser.add_argument("--jobs", type=int, default=2, help="sweeps at a time")
     args = parser.parse_args()
-    tallies, problems = inject(range(args.first, args.first + args.count), args.seed, args.jobs)
-    counted = {kind: tally for kind, tally in tallies.items() if tally.injected}
-    counted["all"] = sum(counted.values(), Tally())
+    counts = inject(range(args.first, args.first + args.count), args.seed, args.jobs)
+    counted = {kind: tally for kind, tally in counts.tallies.items() if tally.injected}
+    counted["all"] = counts.total
     headings = (
         "fault",
         "injected",
@@ -333,7 +382,7 @@ def main() -> int:
     )
     rows = [[kind, *vars(tally).values()] for kind, tally in counted.items()]
     print(Table.of([*map(Column, headings)], rows).render("markdown"))
-    return 1 if problems else 0
+    return int(bool(counts.problems))
 
 
 if __name__ == "__main__":
