@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from atlas import NAME, states, sweeps
+from atlas import networks, states
 
 import effbench
 from effbench.analysis.explain import Explanation, NotTracedError, Part
@@ -66,16 +66,6 @@ class Row:
         if self.explanation is None or not self.busy_ms:
             return ""
         return f"{self.explanation.second.typical.busy_ms / self.busy_ms:.3f}"
-
-
-def networks() -> dict[str, list[str]]:
-    """Return name -> overrides of its model."""
-    found = {}
-    for name, words in sweeps().items():
-        if "autotuned" not in name:
-            model = [word for word in words if word.startswith("model")]
-            found[name.removeprefix(f"{NAME}-")] = model
-    return found
 
 
 def measure(db: str, minutes: float, settings: list[str]) -> None:
