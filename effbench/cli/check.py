@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from effbench.analysis.cause import name_causes
 from effbench.analysis.compare import Compared, compare_sweeps, one_baseline
@@ -66,18 +67,7 @@ def run(args: argparse.Namespace) -> int:
         places = dict.fromkeys(map(place_of, store.environments_of(sweep.id)))
         database = store.name  # without a password, because output ends up in logs
     unchecked = [place for place in places if place not in compared.after.places]
-    words = words_of(args, sweep, database)
-    again: str | None = shlex.join(["effbench", *words])
-    hindrance = None
-    rerun_id = None
-    if args.confirm:
-        rerun_id = confirm_rows(compared, words, args)
-        if rerun_id is None:
-            again = None
-    elif compared.unjudged:
-        hindrance = why_not_confirmed(compared)
-        if hindrance is not None:
-            again = None
+    again = measure_again(compared, words_of(args, sweep, database), args)
     with Store.open(args.db, mode="read") as store:  # a re-run writes to the database
         name_causes(store, compared.changes)
     document = CheckDocument(
@@ -86,12 +76,42 @@ def run(args: argparse.Namespace) -> int:
         unchecked,
         baseline=args.baseline,
         line=verdict_line(compared, unchecked, args.baseline),
-        again=again,
-        hindrance=hindrance,
+        again=again.command,
+        hindrance=again.hindrance,
     )
     report(document, args)
+    return exit_code(compared, again)
+
+
+@dataclass(frozen=True)
+class Again:
+    """How cells are measured again. `sweep_id`: of the re-run, None without one; `command`: that
+    measures marked cells again, None if it could not; `hindrance`: why it could not, if it was not
+    tried."""
+
+    command: str | None = None
+    sweep_id: str | None = None
+    hindrance: str | None = None
+
+
+def measure_again(compared: Compared, words: list[str], args: argparse.Namespace) -> Again:
+    """Measure cells again if --confirm is given. `words`: of the command that does so."""
+    command = shlex.join(["effbench", *words])
+    if args.confirm:
+        sweep_id = confirm_rows(compared, words, args)
+        if sweep_id is None:
+            return Again()
+        return Again(command, sweep_id)
+    if compared.unjudged:
+        hindrance = why_not_confirmed(compared)
+        if hindrance is not None:
+            return Again(hindrance=hindrance)
+    return Again(command)
+
+
+def exit_code(compared: Compared, again: Again) -> int:
     if compared.interrupted:
-        which = f" (sweep {rerun_id})" if rerun_id else ""
+        which = f" (sweep {again.sweep_id})" if again.sweep_id else ""
         print(f"effbench: interrupted while confirming{which}", file=sys.stderr)
         return INTERRUPTED
     if compared.failing:

@@ -47,6 +47,16 @@ class InputSpec:
 
 
 KEYS = tuple(field.name for field in fields(InputSpec))
+#: Key -> the values that it takes.
+EXPECTED = {
+    "shape": "a list of positive integers, without the batch dimension, such as [3,224,224]",
+    "dtype": f"one of {', '.join(DTYPES)}",
+    "low": "a number or null",
+    "high": "a number or null",
+    "value": "a number, true, false or null",
+    "batch_dim": "an integer or null",
+    "keyword": "true or false",
+}
 
 
 def parse_inputs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
@@ -65,27 +75,19 @@ def parse_inputs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
 
 def parse_input(where: str, node: Mapping[str, Any]) -> InputSpec:
     """Return a specification. `where`: its name in a configuration. Raises ConfigError for what
-    torch would not refuse, but misunderstand, and for unknown names."""
+    torch would not refuse, but misunderstand, for wrong types, and for unknown names."""
     for key in node:
         if key not in KEYS:
             raise ConfigError(
                 f"{where}.{key} is not a setting{suggest(str(key), KEYS)}; allowed:"
                 f" {', '.join(KEYS)}"
             )
-    shape: Any = node.get("shape")
-    is_list = isinstance(shape, list | tuple)
-    if not is_list or not all(isinstance(size, int) and size > 0 for size in shape):
-        raise ConfigError(
-            f"{where}.shape: expected a list of positive integers, without the batch dimension,"
-            f" got {shape!r}. Example: {where}.shape=[3,224,224]"
-        )
-    spec = InputSpec(**{**node, "shape": tuple(shape)})
-    if spec.dtype not in DTYPES:
-        near = suggest(str(spec.dtype), DTYPES)
-        raise ConfigError(
-            f"{where}.dtype has the unknown value {spec.dtype!r}{near}; allowed:"
-            f" {', '.join(DTYPES)}"
-        )
+    given = {"shape": None, **node}
+    for key, value in given.items():
+        if not is_valid(key, value):
+            near = suggest(str(value), DTYPES) if key == "dtype" else ""
+            raise ConfigError(f"{where}.{key}: expected {EXPECTED[key]}, got {value!r}{near}")
+    spec = InputSpec(**{**given, "shape": tuple(given["shape"])})
     dims = len(spec.shape)
     if spec.batch_dim not in (None, *range(dims + 1)):
         raise ConfigError(
@@ -99,3 +101,26 @@ def parse_input(where: str, node: Mapping[str, Any]) -> InputSpec:
             " constant"
         )
     return spec
+
+
+def is_valid(key: str, value: Any) -> bool:
+    """Return whether the key takes this value."""
+    if key == "shape":
+        return isinstance(value, list | tuple) and all(
+            is_integer(size) and size > 0 for size in value
+        )
+    if key == "dtype":
+        return value in DTYPES
+    if key == "keyword":
+        return isinstance(value, bool)
+    if value is None:
+        return True
+    if key == "batch_dim":
+        return is_integer(value)
+    if key == "value":
+        return isinstance(value, int | float)
+    return isinstance(value, float) or is_integer(value)
+
+
+def is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -59,10 +59,15 @@ def test_batch_dim_and_keywords():
     [
         ({"shpae": [1]}, "model.inputs.x.shpae is not a setting: did you mean shape?"),
         ({"shape": [-1]}, "model.inputs.x.shape: expected a list of positive integers"),
-        ({"dtype": "flaot32"}, "the unknown value 'flaot32': did you mean float32?"),
+        ({"dtype": "flaot32"}, "got 'flaot32': did you mean float32?"),
         ({"dtype": "int64"}, "model.inputs.x: int64 requires low and high"),
         ({"low": 5}, "model.inputs.x: auto requires low and high"),
         ({"batch_dim": 2}, "x.batch_dim must be between 0 and 1, or null, got 2"),
+        ({"batch_dim": 0.5}, "x.batch_dim: expected an integer or null, got 0.5"),
+        ({"low": "0", "high": 5}, "x.low: expected a number or null, got '0'"),
+        ({"value": [1]}, "x.value: expected a number, true, false or null, got [1]"),
+        ({"shape": [3, True]}, "x.shape: expected a list of positive integers"),
+        ({"keyword": "yes"}, "x.keyword: expected true or false, got 'yes'"),
     ],
 )
 def test_bad_input(values, text):
