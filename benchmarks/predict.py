@@ -18,20 +18,22 @@ import argparse
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import numpy as np
+import pandas as pd
 from scipy.optimize import nnls
 
 from effbench.analysis.predict import DATA, EagerProfile, ModeFit, Predictor, shipped
 from effbench.core.cell import Result, Status
 from effbench.core.errors import NothingFoundError
 from effbench.core.labels import MODES, grouped
-from effbench.core.table import Column, Table
+from effbench.core.table import Column, Record, Table
 from effbench.store import Store
 from effbench.store.maintenance import upgrade
 from effbench.store.schema import TRIAL
@@ -43,9 +45,30 @@ DTYPE = "bfloat16"
 TASKS = re.compile("-(decode|prefill|encode|logits)$")
 #: A mode whose median error is larger is left out.
 LARGEST_ERROR = 0.25
+#: Fewer points at which the same modes were measured say nothing of choices.
+LEAST_POINTS = 20
 #: What the predictor is compared with.
 MEDIAN, GRAPH = "median of the mode", "latency ÷ GPU busy time"
 CHOSEN, CONFIDENT = "effbench", "effbench, when sure"
+ERRORS = [
+    Column("mode"),
+    Column("way", "predicted by"),
+    Column("networks", numeric=True),
+    Column("results", numeric=True),
+    Column("median", "median error", numeric=True),
+    Column("high", "90th percentile", numeric=True),
+    Column("worst", "largest", numeric=True),
+    Column("network", "worst network"),
+]
+FACTORS = ["constant_ms", "host_ms", "host_kept", "host_fused", "gpu_kept", "gpu_fused"]
+CHOICES = [
+    Column("modes", "measured together"),
+    Column("points", numeric=True),
+    Column("way", "chosen by"),
+    Column("hits", "the fastest", numeric=True),
+    Column("mean", "latency ÷ the fastest's, mean", numeric=True),
+    Column("worst", "largest", numeric=True),
+]
 
 
 @dataclass(frozen=True)
@@ -69,7 +92,49 @@ class Row:
         return self.eager.latency_ms / self.result.latency_ms
 
 
-Prediction = Callable[[Row], float]
+@dataclass(frozen=True)
+class Guess:
+    """A row, and its speedup as predicted. `is_sure`: whether the fitted networks are alike."""
+
+    row: Row
+    speedup: float
+    is_sure: bool = True
+
+    @classmethod
+    def by_fit(cls, row: Row, fitted: ModeFit) -> Guess:
+        speedup = row.eager.latency_ms / fitted.latency_ms(row.eager)
+        return cls(row, speedup, fitted.why_unsure(row.eager) is None)
+
+    @property
+    def error(self) -> float:
+        return abs(self.speedup / self.row.speedup - 1)
+
+
+@dataclass(frozen=True)
+class Point:
+    """Modes of a model that were measured together: mode -> speedup. Eager has 1."""
+
+    measured: Mapping[str, float]
+    predicted: Mapping[str, float]
+
+    @classmethod
+    def of(cls, guesses: Sequence[Guess]) -> Point:
+        measured = {guess.row.result.mode: guess.row.speedup for guess in guesses}
+        predicted = {guess.row.result.mode: guess.speedup for guess in guesses}
+        return cls(measured | {"eager": 1.0}, predicted | {"eager": 1.0})
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        return tuple(mode for mode in self.measured if mode != "eager")
+
+    @property
+    def chosen(self) -> str:
+        """The mode with the highest predicted speedup."""
+        return max(self.predicted, key=lambda mode: self.predicted[mode])
+
+    def loss(self, mode: str) -> float:
+        """Return the mode's latency ÷ that of the fastest."""
+        return max(self.measured.values()) / self.measured[mode]
 
 
 # --- rows
@@ -89,22 +154,28 @@ def rows_of(databases: Sequence[Path]) -> list[Row]:
 
 
 def rows_in(store: Store, sweep_id: str) -> Iterator[Row]:
-    usable = [
-        result
-        for result in store.results(sweep_id)
-        if result.status is Status.OK and not result.marked and "stream" not in result.params
-    ]
+    usable = [result for result in store.results(sweep_id) if is_usable(result)]
     alike = grouped(usable, lambda result: (result.model, result.bs, result.environment_id))
     for results in alike.values():
-        by_mode = {result.mode: result for result in results}
-        eager = by_mode.pop("eager", None)
+        of_modes = {result.mode: result for result in results}
+        eager = of_modes.pop("eager", None)
         if eager is None:
             continue
         with suppress(NothingFoundError):  # not profiled
             trials = store.read_trials(sweep_id, TRIAL.c.cell_key == eager.cell_key)
             profile = EagerProfile.of(eager, trials[-1])
-            for result in by_mode.values():
+            for result in of_modes.values():
                 yield Row(profile, result)
+
+
+def is_usable(result: Result) -> bool:
+    return result.status is Status.OK and not result.marked and "stream" not in result.params
+
+
+def by_mode(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each mode, in the order of MODES."""
+    of_modes = grouped(rows, lambda row: row.result.mode)
+    return {mode: of_modes[mode] for mode in MODES if mode in of_modes}
 
 
 # --- fits
@@ -114,22 +185,19 @@ def solve(columns: Sequence[Sequence[float]], measured: Sequence[float]) -> list
     """Return the non-negative factors of the columns whose sum deviates least, relatively."""
     matrix = np.column_stack(columns) / np.array(measured)[:, None]
     factors, _ = nnls(matrix, np.ones(len(measured)))
-    return [float(factor) for factor in factors]
+    return factors.tolist()
 
 
 def fit(rows: Sequence[Row]) -> ModeFit:
     """Fit a mode on its rows, without the bounds of its speedup."""
-    eager = [row.eager for row in rows]
-    ones = [1.0] * len(rows)
-    host_ms, host_kept, host_fused = solve(
-        [ones, [it.host_kept_ms for it in eager], [it.host_fused_ms for it in eager]],
-        [row.result.enqueue_ms for row in rows],
-    )
-    gpu_kept, gpu_fused = solve(
-        [[it.gpu_kept_ms for it in eager], [it.gpu_fused_ms for it in eager]],
-        [row.result.gpu_busy_ms for row in rows],
-    )
-    names = list(eager[0].traits)
+    eager = pd.DataFrame([row.eager for row in rows])
+    measured = pd.DataFrame([row.result for row in rows])
+    traits = pd.DataFrame([row.eager.traits for row in rows])
+    ones = np.ones(len(rows))
+    host = [ones, eager.host_kept_ms, eager.host_fused_ms]
+    gpu = [eager.gpu_kept_ms, eager.gpu_fused_ms]
+    host_ms, host_kept, host_fused = solve(host, measured.enqueue_ms)
+    gpu_kept, gpu_fused = solve(gpu, measured.gpu_busy_ms)
     unscaled = ModeFit(
         constant_ms=0.0,
         host_ms=host_ms,
@@ -139,185 +207,159 @@ def fit(rows: Sequence[Row]) -> ModeFit:
         gpu_fused=gpu_fused,
         low=1.0,
         high=1.0,
-        least={name: min(it.traits[name] for it in eager) for name in names},
-        most={name: max(it.traits[name] for it in eager) for name in names},
+        least=traits.min().to_dict(),
+        most=traits.max().to_dict(),
     )
-    longer_ms = [unscaled.latency_ms(it) for it in eager]
-    constant_ms, factor = solve([ones, longer_ms], [row.result.latency_ms for row in rows])
-    scaled = {
-        name: factor * getattr(unscaled, name)
-        for name in ("host_ms", "host_kept", "host_fused", "gpu_kept", "gpu_fused")
-    }
-    return msgspec.structs.replace(unscaled, constant_ms=constant_ms, **scaled)
+    longer_ms = [unscaled.latency_ms(row.eager) for row in rows]
+    constant_ms, factor = solve([ones, longer_ms], measured.latency_ms)
+    return msgspec.structs.replace(
+        unscaled,
+        constant_ms=constant_ms,
+        host_ms=factor * host_ms,
+        host_kept=factor * host_kept,
+        host_fused=factor * host_fused,
+        gpu_kept=factor * gpu_kept,
+        gpu_fused=factor * gpu_fused,
+    )
 
 
-def left_out(rows: Sequence[Row]) -> list[tuple[Row, ModeFit]]:
-    """Return each row with the fit on the rows of all other networks."""
-    pairs = []
+def left_out(rows: Sequence[Row]) -> list[Guess]:
+    """Predict each row by the fit on the rows of all other networks."""
+    guesses = []
     for network, of_network in grouped(rows, lambda row: row.network).items():
         fitted = fit([row for row in rows if row.network != network])
-        pairs += [(row, fitted) for row in of_network]
-    return pairs
-
-
-def by_mode(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the rows of each mode, in the order of MODES."""
-    of_modes = grouped(rows, lambda row: row.result.mode)
-    return {mode: of_modes[mode] for mode in MODES if mode in of_modes}
+        guesses += [Guess.by_fit(row, fitted) for row in of_network]
+    return guesses
 
 
 def fit_all(rows: Sequence[Row]) -> Predictor:
     """Fit the modes that can be predicted, with bounds from the networks that were left out."""
     modes = {}
     for mode, of_mode in by_mode(rows).items():
-        ratios = np.array(
-            [row.speedup / predicted(row, fitted) for row, fitted in left_out(of_mode)]
-        )
-        if np.median(np.abs(1 / ratios - 1)) <= LARGEST_ERROR:
-            low, high = map(float, np.quantile(ratios, [0.1, 0.9]))
+        guesses = left_out(of_mode)
+        if median(guess.error for guess in guesses) <= LARGEST_ERROR:
+            ratios = [guess.row.speedup / guess.speedup for guess in guesses]
+            low, high = np.quantile(ratios, [0.1, 0.9]).tolist()
             modes[mode] = msgspec.structs.replace(fit(of_mode), low=low, high=high)
     gpus = sorted({row.result.gpu_name for row in rows})
     return Predictor(gpus, DTYPE, modes)
 
 
-def predicted(row: Row, fitted: ModeFit) -> float:
-    return row.eager.latency_ms / fitted.latency_ms(row.eager)
+# --- simpler predictions
+
+
+def by_median(rows: Sequence[Row]) -> list[Guess]:
+    """Predict each row by the median speedup of all other networks."""
+    guesses = []
+    for row in rows:
+        others = [other.speedup for other in rows if other.network != row.network]
+        guesses.append(Guess(row, median(others)))
+    return guesses
+
+
+def by_graph(rows: Sequence[Row]) -> list[Guess]:
+    """Predict each row by eager's latency ÷ GPU busy time."""
+    guesses = []
+    for row in rows:
+        busy_ms = row.eager.gpu_kept_ms + row.eager.gpu_fused_ms
+        guesses.append(Guess(row, row.eager.latency_ms / busy_ms))
+    return guesses
 
 
 # --- tables
-
-
-def errors_of(pairs: Sequence[tuple[Row, float]]) -> np.ndarray:
-    return np.array([abs(speedup / row.speedup - 1) for row, speedup in pairs])
-
-
-def median_of_others(rows: Sequence[Row], row: Row) -> float:
-    return float(np.median([other.speedup for other in rows if other.network != row.network]))
 
 
 def error_table(rows: Sequence[Row]) -> Table:
     """Return the errors of each mode for networks that were left out, by way of prediction."""
     lines = []
     for mode, of_mode in by_mode(rows).items():
-        pairs = left_out(of_mode)
-        ways = {
-            MEDIAN: [(row, median_of_others(of_mode, row)) for row in of_mode],
-            GRAPH: [(row, row.eager.latency_ms / busy_ms(row)) for row in of_mode],
-            CHOSEN: [(row, predicted(row, fitted)) for row, fitted in pairs],
-            CONFIDENT: [
-                (row, predicted(row, fitted))
-                for row, fitted in pairs
-                if not fitted.why_unsure(row.eager)
-            ],
-        }
-        for way, answers in ways.items():
-            lines.append(line_of(mode, way, answers))
-    return Table(COLUMNS, lines)
+        lines.append(error_line(mode, MEDIAN, by_median(of_mode)))
+        lines.append(error_line(mode, GRAPH, by_graph(of_mode)))
+        lines += fit_lines(mode, left_out(of_mode))
+    return Table(ERRORS, lines)
 
 
-COLUMNS = [
-    Column("mode"),
-    Column("way", "predicted by"),
-    Column("networks", numeric=True),
-    Column("results", numeric=True),
-    Column("median", "median error", numeric=True),
-    Column("high", "90th percentile", numeric=True),
-    Column("worst", "largest", numeric=True),
-    Column("network", "worst network"),
-]
+def other_table(rows: Sequence[Row], predictor: Predictor) -> Table:
+    """Return the errors of the stored fit on other sweeps."""
+    lines = []
+    for mode, of_mode in by_mode(rows).items():
+        fitted = predictor.modes.get(mode)
+        if fitted is not None:
+            lines += fit_lines(mode, [Guess.by_fit(row, fitted) for row in of_mode])
+    return Table(ERRORS, lines)
 
 
-def line_of(mode: str, way: str, answers: Sequence[tuple[Row, float]]) -> dict[str, str]:
-    errors = errors_of(answers)
-    networks = [row.network for row, _ in answers]
-    by_network = {
-        name: np.median(errors[[network == name for network in networks]]) for name in networks
-    }
-    worst = max(by_network, key=lambda name: by_network[name])
+def fit_lines(mode: str, guesses: Sequence[Guess]) -> list[Record]:
+    """Return a line for all predictions of a fit, and one for the sure ones, if there are any."""
+    lines = [error_line(mode, CHOSEN, guesses)]
+    sure = [guess for guess in guesses if guess.is_sure]
+    if sure:
+        lines.append(error_line(mode, CONFIDENT, sure))
+    return lines
+
+
+def error_line(mode: str, way: str, guesses: Sequence[Guess]) -> Record:
+    networks = [guess.row.network for guess in guesses]
+    errors = pd.Series([guess.error for guess in guesses], index=networks)
+    of_networks = errors.groupby(level=0).median()
+    worst = of_networks.idxmax()
     return {
         "mode": mode,
         "way": way,
-        "networks": str(len(by_network)),
-        "results": str(len(answers)),
-        "median": f"{np.median(errors):.1%}",
-        "high": f"{np.quantile(errors, 0.9):.0%}",
+        "networks": str(len(of_networks)),
+        "results": str(len(errors)),
+        "median": f"{errors.median():.1%}",
+        "high": f"{errors.quantile(0.9):.0%}",
         "worst": f"{errors.max():.0%}",
-        "network": f"{worst} ({by_network[worst]:.0%})",
+        "network": f"{worst} ({of_networks[worst]:.0%})",
     }
 
 
-def busy_ms(row: Row) -> float:
-    return row.eager.gpu_kept_ms + row.eager.gpu_fused_ms
-
-
 def fit_table(predictor: Predictor) -> Table:
-    """Return the fitted factors of each mode."""
-    names = ["constant_ms", "host_ms", "host_kept", "host_fused", "gpu_kept", "gpu_fused"]
-    names += ["low", "high"]
+    """Return the fitted factors of each mode, and the bounds of its speedup."""
+    names = [*FACTORS, "low", "high"]
     columns = [Column("mode"), *(Column(name, numeric=True) for name in names)]
-    lines = [
-        {"mode": mode} | {name: f"{getattr(fitted, name):.3f}" for name in names}
-        for mode, fitted in predictor.modes.items()
-    ]
+    lines = []
+    for mode, fitted in predictor.modes.items():
+        factors = {name: f"{getattr(fitted, name):.3f}" for name in names}
+        lines.append({"mode": mode} | factors)
     return Table(columns, lines)
-
-
-CHOICES = [
-    Column("modes", "measured together"),
-    Column("points", numeric=True),
-    Column("way", "chosen by"),
-    Column("hits", "the fastest", numeric=True),
-    Column("mean", "latency ÷ the fastest's, mean", numeric=True),
-    Column("worst", "largest", numeric=True),
-]
-#: Fewer points at which the same modes were measured say nothing of choices.
-LEAST_POINTS = 20
 
 
 def choice_table(rows: Sequence[Row]) -> Table:
     """Return how good the mode with the highest predicted speedup is, and how good each mode is
     that is always chosen, where several modes were measured together."""
-    pairs = [pair for of_mode in by_mode(rows).values() for pair in left_out(of_mode)]
-    points = grouped(pairs, lambda pair: pair[0].point).values()
-    by_modes = grouped(points, lambda point: tuple(row.result.mode for row, _ in point))
+    guesses: list[Guess] = []
+    for of_mode in by_mode(rows).values():
+        guesses += left_out(of_mode)
+    measured_together = grouped(guesses, lambda guess: guess.row.point)
+    points = [Point.of(together) for together in measured_together.values()]
     lines = []
-    for modes, alike in by_modes.items():
-        if len(modes) == 1 or len(alike) < LEAST_POINTS:
-            continue
-        losses: dict[str, list[float]] = {name: [] for name in (CHOSEN, *modes)}
-        for point in alike:
-            speedups = {row.result.mode: row.speedup for row, _ in point} | {"eager": 1.0}
-            guesses = {row.result.mode: predicted(row, fitted) for row, fitted in point}
-            guesses["eager"] = 1.0
-            best = max(speedups.values())
-            losses[CHOSEN].append(best / speedups[max(guesses, key=lambda mode: guesses[mode])])
-            for mode in modes:
-                losses[mode].append(best / speedups[mode])
-        for way, of_way in losses.items():
-            line = {
-                "modes": ", ".join(modes),
-                "points": str(len(alike)),
-                "way": way if way == CHOSEN else f"always {way}",
-                "hits": str(sum(loss == 1 for loss in of_way)),
-                "mean": f"{np.mean(of_way):.2f}",
-                "worst": f"{max(of_way):.2f}",
-            }
-            lines.append(line)
+    for modes, alike in grouped(points, lambda point: point.modes).items():
+        if len(modes) > 1 and len(alike) >= LEAST_POINTS:
+            lines += choice_lines(modes, alike)
     return Table(CHOICES, lines)
 
 
-def report_on_other(rows: Sequence[Row], predictor: Predictor) -> Table:
-    """Return the errors of the stored fit on other sweeps."""
+def choice_lines(modes: Sequence[str], points: Sequence[Point]) -> list[Record]:
+    losses = {CHOSEN: [point.loss(point.chosen) for point in points]}
+    for mode in modes:
+        losses[f"always {mode}"] = [point.loss(mode) for point in points]
     lines = []
-    for mode, of_mode in by_mode(rows).items():
-        fitted = predictor.modes.get(mode)
-        if fitted is None:
-            continue
-        sure = [row for row in of_mode if not fitted.why_unsure(row.eager)]
-        for way, chosen in ((CHOSEN, of_mode), (CONFIDENT, sure)):
-            if chosen:
-                lines.append(line_of(mode, way, [(row, predicted(row, fitted)) for row in chosen]))
-    return Table(COLUMNS, lines)
+    for way, of_way in losses.items():
+        line = {
+            "modes": ", ".join(modes),
+            "points": str(len(points)),
+            "way": way,
+            "hits": str(of_way.count(1.0)),
+            "mean": f"{np.mean(of_way):.2f}",
+            "worst": f"{max(of_way):.2f}",
+        }
+        lines.append(line)
+    return lines
+
+
+# --- command line
 
 
 def main() -> None:
@@ -326,7 +368,7 @@ def main() -> None:
     parser.add_argument("--db", type=Path, nargs="+", help="other databases to predict")
     args = parser.parse_args()
     if args.db:
-        print(report_on_other(rows_of(args.db), shipped()).render("markdown"))
+        print(other_table(rows_of(args.db), shipped()).render("markdown"))
         return
     rows = rows_of(DATABASES)
     predictor = fit_all(rows)
@@ -334,19 +376,20 @@ def main() -> None:
     print(fit_table(predictor).render("markdown"))
     print(choice_table(rows).render("markdown"))
     if args.write:
-        DATA.write_bytes(msgspec.json.format(msgspec.json.encode(rounded(predictor)), indent=1))
+        store(predictor)
 
 
-def rounded(predictor: Predictor) -> object:
-    """Return the predictor as plain data with six significant digits."""
-    return with_digits(msgspec.to_builtins(predictor))
+def store(predictor: Predictor) -> None:
+    data = rounded(msgspec.to_builtins(predictor))
+    DATA.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=1))
 
 
-def with_digits(data: object) -> object:
+def rounded(data: object) -> object:
+    """Return plain data with six significant digits."""
     if isinstance(data, float):
         return float(f"{data:.6g}")
     if isinstance(data, dict):
-        return {key: with_digits(value) for key, value in data.items()}
+        return {key: rounded(value) for key, value in data.items()}
     return data
 
 
