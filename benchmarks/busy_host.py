@@ -1,14 +1,14 @@
 """Does every cell get a figure, and how far can it be trusted, on a quiet CPU machine and on a busy
 one?
 
-    python benchmarks/busy_host.py [--protocol quick] [--bs 1] [--quiet] [--db FILE] [SETTING ...]
+    python benchmarks/busy_host.py [--quiet] [SETTING ...]
 
 Run this on a machine without a GPU on which nothing else runs. Five networks are swept: while the
 machine is quiet, with another program on every core that works for 1.1 of 2.8 seconds, quiet again,
 and with one that works all the time. The turns follow each other for each network, because the
 machine itself becomes faster and slower over an hour. The first table counts cells, figures and
 marks, the second has each cell's figures. A busy figure is compared with the mean of both quiet
-ones. Settings apply to every sweep.
+ones. Settings apply to every sweep, such as `protocol=standard bs=1,8`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pandas as pd
 
 import effbench
+from effbench.core.table import Column, Record, Table
 from effbench.store import Store
 
 #: One sweep for each network, because they have different settings.
-CELLS = (
+NETWORKS = (
     ("model=tiny",),
     ("model=mlp",),
     ("model=attention",),
     ("model=gpt2", "model.module.layers=2"),
     ("model=transformers", "model.arch=bert-base"),
 )
-MODES = "mode=eager,default"
+SETTINGS = ("mode=eager,default", "bs=1", "protocol=quick", "device=cpu")
 #: Seconds of work and of sleep of the other programs.
 LOOPS = {"at times": (1.1, 1.7), "all the time": (1.0, 0.0)}
 #: The turns of each network, and the kind of other programs.
@@ -60,16 +60,39 @@ while True:
 #: A figure is right if it is this close to the one of the quiet machine.
 CLOSE = 0.12
 CELL = ("model", "bs", "mode")
+COUNTS = [
+    Column("machine"),
+    Column("cells", numeric=True),
+    Column("with a figure", numeric=True),
+    Column("marked", numeric=True),
+    Column("marked trials", numeric=True),
+    Column("far", f"unmarked, more than {CLOSE:.0%} off", numeric=True),
+    Column("intervals that overlap the quiet ones", numeric=True),
+    Column("duration", numeric=True),
+]
 
 
 @dataclass
 class Turn:
     """What was measured in a turn of every network."""
 
+    name: str
     frames: list[pd.DataFrame] = field(default_factory=list)
     trials: int = 0
     marked_trials: int = 0
     wall_s: float = 0.0
+
+    def sweep(self, settings: list[str]) -> None:
+        """Sweep a network while the programs of this turn run."""
+        began_s = time.monotonic()
+        with busy(TURNS[self.name]):
+            sweep = effbench.sweep(settings)
+        self.wall_s += time.monotonic() - began_s
+        self.frames.append(sweep.results())
+        with Store.open(sweep.db, mode="read") as store:
+            trials = store.trials(sweep.id)
+        self.trials += len(trials)
+        self.marked_trials += sum(trial.disturbance is not None for trial in trials)
 
     def results(self) -> pd.DataFrame:
         """Return a row per cell, by model, batch size and mode."""
@@ -94,100 +117,86 @@ def busy(kind: str | None) -> Iterator[None]:
             loop.wait()
 
 
-def sweep(db: str, settings: list[str], turn: Turn) -> None:
-    """Sweep these cells, and add what was measured to the turn."""
-    began = time.monotonic()
-    swept = effbench.sweep([*settings, MODES, f"db={db}", "device=cpu"])
-    turn.wall_s += time.monotonic() - began
-    turn.frames.append(swept.results())
-    with Store.open(db, mode="read") as store:
-        trials = store.trials(swept.id)
-    turn.trials += len(trials)
-    turn.marked_trials += sum(trial.disturbance is not None for trial in trials)
-
-
-def print_counts(turns: dict[str, Turn]) -> None:
-    """Print a row for each turn."""
-    headings = (
-        "machine",
-        "cells",
-        "with a figure",
-        "marked",
-        "marked trials",
-        f"unmarked, more than {CLOSE:.0%} off",
-        "intervals that overlap the quiet ones",
-        "duration",
-    )
-    print(f"| {' | '.join(headings)} |")
-    print(f"| --- |{' ---: |' * (len(headings) - 1)}")
-    quiet = quiet_ms(turns)
-    first = turns[QUIET[0]].results()
-    for name, turn in turns.items():
-        frame = turn.results()
-        is_far = (frame["latency_ms"] / quiet - 1).abs() > CLOSE
-        low, high = frame["latency_ci_low_ms"], frame["latency_ci_high_ms"]
-        has_interval = low.notna() & first["latency_ci_low_ms"].notna()
-        overlaps = (low <= first["latency_ci_high_ms"]) & (high >= first["latency_ci_low_ms"])
-        values = (
-            name,
-            f"{len(frame)}",
-            f"{frame['latency_ms'].notna().sum()}",
-            f"{frame['marked'].sum()}",
-            f"{turn.marked_trials} of {turn.trials}",
-            f"{(is_far & ~frame['marked']).sum()}",
-            f"{(overlaps & has_interval).sum()} of {has_interval.sum()}",
-            f"{turn.wall_s:.0f} s",
-        )
-        print(f"| {' | '.join(values)} |")
-
-
-def quiet_ms(turns: dict[str, Turn]) -> pd.Series:
+def quiet_ms(turns: list[Turn]) -> pd.Series:
     """Return the mean latency (ms) of the quiet turns by cell."""
-    figures = [turns[name].results()["latency_ms"] for name in QUIET]
+    figures = [turn.results()["latency_ms"] for turn in turns if turn.name in QUIET]
     return sum(figures) / len(figures)
 
 
-def print_cells(turns: dict[str, Turn]) -> None:
-    """Print a row for each cell: the quiet latency, and the ratio to it in each turn."""
+def count_table(turns: list[Turn]) -> Table:
+    """Return a row for each turn: its cells, figures and marks."""
     quiet = quiet_ms(turns)
-    print(f"\n| cell | quiet (ms) | {' | '.join(turns)} | speedup |")
-    print(f"| --- |{' ---: |' * (len(turns) + 2)}")
-    frames = [turn.results() for turn in turns.values()]
-    for cell in quiet.index:
-        rows = [frame.loc[cell] for frame in frames]
-        ratios = [shown(row["latency_ms"] / quiet[cell], row["marked"]) for row in rows]
-        speedups = [shown(row["speedup"], pd.notna(row["speedup_disturbance"])) for row in rows]
+    first = turns[0].results()
+    rows = []
+    for turn in turns:
+        frame = turn.results()
+        is_far = (frame["latency_ms"] / quiet - 1).abs() > CLOSE
+        is_overlapping = overlaps(frame, first)
+        row = (
+            turn.name,
+            len(frame),
+            frame["latency_ms"].notna().sum(),
+            frame["marked"].sum(),
+            f"{turn.marked_trials} of {turn.trials}",
+            (is_far & ~frame["marked"]).sum(),
+            f"{is_overlapping.sum()} of {len(is_overlapping)}",
+            f"{turn.wall_s:.0f} s",
+        )
+        rows.append(row)
+    return Table.of(COUNTS, rows)
+
+
+def overlaps(frame: pd.DataFrame, quiet: pd.DataFrame) -> pd.Series:
+    """Return whether the intervals of both overlap, for the cells that have two."""
+    low_ms, high_ms = frame["latency_ci_low_ms"], frame["latency_ci_high_ms"]
+    quiet_low_ms, quiet_high_ms = quiet["latency_ci_low_ms"], quiet["latency_ci_high_ms"]
+    has_both = low_ms.notna() & quiet_low_ms.notna()
+    return ((low_ms <= quiet_high_ms) & (high_ms >= quiet_low_ms))[has_both]
+
+
+def cell_table(turns: list[Turn]) -> Table:
+    """Return a row for each cell: the quiet latency, the ratio to it in each turn, and speedups."""
+    frames = {turn.name: turn.results() for turn in turns}
+    columns = [Column("cell"), Column("quiet_ms", "quiet (ms)", numeric=True)]
+    columns += [Column(name, numeric=True) for name in frames]
+    columns.append(Column("speedup", numeric=True))
+    rows = []
+    for cell, latency_ms in quiet_ms(turns).items():
         model, bs, mode = cell
-        values = [f"{model} bs {bs} {mode}", f"{quiet[cell]:.4g}", *ratios, ", ".join(speedups)]
-        print(f"| {' | '.join(values)} |")
+        row: Record = {"cell": f"{model} bs {bs} {mode}", "quiet_ms": f"{latency_ms:.4g}"}
+        speedups = []
+        for name, frame in frames.items():
+            result = frame.loc[cell]
+            row[name] = ratio_text(result["latency_ms"] / latency_ms, result["marked"])
+            is_marked = pd.notna(result["speedup_disturbance"])
+            speedups.append(ratio_text(result["speedup"], is_marked))
+        row["speedup"] = ", ".join(speedups)
+        rows.append(row)
+    return Table(columns, rows)
 
 
-def shown(ratio: float, is_marked: bool) -> str:
-    return f"{'~' if is_marked else ''}{ratio:.2f}"
+def ratio_text(ratio: float, is_marked: bool) -> str:
+    if is_marked:
+        return f"~{ratio:.2f}"
+    return f"{ratio:.2f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--protocol", default="quick")
-    parser.add_argument("--db", help="database to keep; default: a temporary one")
-    parser.add_argument("--bs", default="1", help="batch sizes")
     parser.add_argument("--quiet", action="store_true", help="only the quiet turns")
     parser.add_argument("settings", nargs="*", metavar="SETTING")
     args = parser.parse_args()
-    turns = {name: Turn() for name in TURNS if name in QUIET or not args.quiet}
+    turns = [Turn(name) for name in TURNS if name in QUIET or not args.quiet]
     with tempfile.TemporaryDirectory() as folder:
-        db = args.db or str(Path(folder) / "busy.db")
-        for cells in CELLS:
-            for name, turn in turns.items():
-                settings = [*cells, f"protocol={args.protocol}", f"bs={args.bs}", *args.settings]
-                with busy(TURNS[name]):
-                    sweep(db, settings, turn)
-    print_counts(turns)
-    print_cells(turns)
-    for name, turn in turns.items():
+        for network in NETWORKS:
+            for turn in turns:
+                turn.sweep([*network, *SETTINGS, f"db={folder}/busy.db", *args.settings])
+    print(count_table(turns).render("markdown"))
+    print(cell_table(turns).render("markdown"), end="")
+    for turn in turns:
         frame = turn.results()
         for cell, row in frame[~frame["status"].isin(("ok", "unsupported"))].iterrows():
-            print(f"{name}: {cell}: {row['status']}: {row['reason']}", file=sys.stderr)
+            print(f"{turn.name}: {cell}: {row['status']}: {row['reason']}", file=sys.stderr)
 
 
 if __name__ == "__main__":
