@@ -12,7 +12,6 @@ from typing import TypeAlias
 from effbench.analysis.duet import FLOOR
 from effbench.core.cell import SEVERITY, Trial
 from effbench.core.metrics import METRICS
-from effbench.core.printable import count
 from effbench.core.quantities import significant
 from effbench.run.duets import Duets
 from effbench.stats.significance import ALPHA, RatioTest, is_decided
@@ -20,8 +19,6 @@ from effbench.stats.significance import ALPHA, RatioTest, is_decided
 Names: TypeAlias = tuple[str, ...]
 #: Tells whether these settings, or a commit, explain a difference; None: it cannot decide.
 Judge: TypeAlias = Callable[[Names], bool | None]
-#: Settings do not matter if the others explain this part of a difference.
-NEARLY_ALL = 0.9
 
 
 def minimal_set(settings: Names, explains: Judge) -> Names:
@@ -143,23 +140,17 @@ class Difference:
         """Return which part of the difference of figures a probe explains: 0 none, 1 all of it."""
         return probe.log / self.whole.log
 
-    def sentence(self, cause: str, probe: Probe, others: int) -> str:
-        """Return the answer: what the cause makes, by its probe. `others`: the number of the other
-        settings that differ."""
-        rest = "the difference does not need"
+    def sentence(self, cause: str, probe: Probe, everything: str) -> str:
+        """Return the answer: what the cause makes, by its probe. `everything`: all changes, such as
+        `all 4 settings`; empty if the cause is all of them."""
         if self.is_of_status:
             text = f"{cause} makes it {probe.after.status} ({probe.after.reason or 'no reason'})"
-        else:
-            metric = METRICS[self.metric]
-            words = ("faster", "slower") if metric.unit == "ms" else ("smaller", "larger")
-            what = "it" if metric.name == "latency_ms" else metric.title
-            text = f"{cause} makes {what} {times(probe)} {words[self.whole.log > 0]}"
-            text += f" (of {times(self.whole)})"
-            if self.part_of(probe) < NEARLY_ALL:
-                rest = "the rest comes from"
-        if not others:
-            return text
-        return f"{text}; {rest} {count(others, 'other setting')}"
+            return f"{text}, without the others" if everything else text
+        metric = METRICS[self.metric]
+        words = ("faster", "slower") if metric.unit == "ms" else ("smaller", "larger")
+        what = "it" if metric.name == "latency_ms" else metric.title
+        text = f"{cause} makes {what} {times(probe)} {words[self.whole.log > 0]}"
+        return f"{text}; {everything} make it {times(self.whole)}" if everything else text
 
 
 def times(probe: Probe) -> str:

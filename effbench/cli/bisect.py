@@ -22,7 +22,7 @@ from effbench.core.labels import flatten
 from effbench.core.printable import count, one_line
 from effbench.core.quantities import percent, ratio_text
 from effbench.core.table import Column, Shown, Table, as_json
-from effbench.core.terminal import escape
+from effbench.core.terminal import escape, terminal
 from effbench.run.git import git
 from effbench.run.resume import refusal
 from effbench.store.secrets import masked
@@ -126,14 +126,20 @@ class Bisection:
             cause = find(names, lambda tried: difference.explained_by(self.probe(tried)))
             needed = cause[-1:] if are_commits else cause
             *_, probe = (probe for probe in self.probes if probe.names == needed)
-            others = 0 if are_commits else len(names) - len(cause)
+            everything = ""
+            if len(cause) < len(names):
+                everything = f"all {count(len(names), 'commit' if are_commits else 'setting')}"
             joint = " or " if are_commits else " with "
-            answer = difference.sentence(joint.join(map("`{}`".format, cause)), probe, others)
+            text = joint.join(map("`{}`".format, cause))
+            answer = difference.sentence(text, probe, everything)
         self.report(answer, cause)
 
     def probe(self, names: Names) -> Probe:
         """Compare A with these changes. Raises as `run` does."""
         metric = self.args.metric
+        if self.args.format == "table" and self.args.out is None:  # like a sweep's progress
+            console = terminal()
+            console.print_line(f"probe {len(self.probes) + 1}: {escape(' '.join(names))}", "bold")
         words = ["sweep.name=bisect", *self.args.words]
         floor = FLOOR
         if self.difference:

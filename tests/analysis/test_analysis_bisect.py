@@ -140,19 +140,19 @@ def test_a_probe_explains_the_difference_or_not(whole, probe, verdict):
         (
             difference(timed(0.8)),
             timed(0.81),
-            "x makes it 1.23× faster (of 1.25×); the difference does not need 4 other settings",
+            "x makes it 1.23× faster; all 5 settings make it 1.25×",
         ),
         (
             difference(timed(1.25), "peak_reserved_bytes"),
             timed(1.2),
-            "x makes peak reserved 1.20× larger (of 1.25×); the rest comes from 4 other settings",
+            "x makes peak reserved 1.20× larger; all 5 settings make it 1.25×",
         ),
         (
             difference(failed(Status.INCORRECT)),
             failed(Status.INCORRECT),
-            "x makes it incorrect (why); the difference does not need 4 other settings",
+            "x makes it incorrect (why), without the others",
         ),
     ],
 )
 def test_the_sentence(found, probe, sentence):
-    assert found.sentence("x", probe, 4) == sentence
+    assert found.sentence("x", probe, "all 5 settings") == sentence
