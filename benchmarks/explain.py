@@ -15,22 +15,23 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from atlas import networks, states
 
 import effbench
-from effbench.analysis.explain import Explanation, NotTracedError, Part
+from effbench.analysis.explain import Explanation, NotTracedError, Part, Term
 from effbench.core.cell import Result
 from effbench.core.errors import EffbenchError
 from effbench.core.labels import grouped
+from effbench.core.table import Column, Record, Table
 from effbench.store import Store
 from effbench.store.trials import TracedTrial
 
-MODES = "eager,default,cuda-graph"
-SIZES = "1,64"
 SETTINGS = (
+    "bs=1,64",
+    "mode=eager,default,cuda-graph",
     "dtype=bfloat16",
     "protocol=quick",
     "protocol.budget_s=0.4",
@@ -39,117 +40,124 @@ SETTINGS = (
 )
 #: Explained within this part of the longer latency counts as adding up.
 CLOSE = 0.02
+COLUMNS = [
+    Column("cell"),
+    Column("eager, ms", numeric=True),
+    Column("this, ms", numeric=True),
+    Column("not explained", numeric=True),
+    Column("of the latency", numeric=True),
+    Column("kernels ÷ GPU busy", numeric=True),
+    Column("largest term"),
+]
 
 
 @dataclass(frozen=True)
-class Row:
-    """A cell, and its explanation against eager; `busy_ms`: its GPU busy time; `reason`: why there
-    is no explanation."""
+class ExplainedCell:
+    """A cell, and its explanation against eager; `busy_ms`: its GPU busy time."""
 
     name: str
-    explanation: Explanation | None
-    busy_ms: float | None = None
-    reason: str = ""
+    explanation: Explanation
+    busy_ms: float | None
+
+    @property
+    def rest_ms(self) -> float:
+        """The part of the difference that no term explains."""
+        if self.explanation.rest is None:
+            return 0.0
+        return self.explanation.rest.ms.value
 
     @property
     def unexplained(self) -> float:
         """The absolute value of what is not explained ÷ the longer latency."""
-        assert self.explanation is not None
-        rest = self.explanation.rest
-        longer_ms = max(
-            self.explanation.first.latency_ms.value, self.explanation.second.latency_ms.value
-        )
-        return abs(rest.ms.value) / longer_ms if rest else 0.0
+        first, second = self.explanation.first, self.explanation.second
+        return abs(self.rest_ms) / max(first.latency_ms.value, second.latency_ms.value)
 
     @property
     def of_busy(self) -> str:
-        if self.explanation is None or not self.busy_ms:
+        """The time of the kernels ÷ GPU busy time, if that was measured."""
+        if not self.busy_ms:
             return ""
         return f"{self.explanation.second.typical.busy_ms / self.busy_ms:.3f}"
 
+    @property
+    def largest(self) -> Term:
+        terms = [term for term in self.explanation.terms if term.name != Part.REST]
+        return max(terms, key=lambda term: abs(term.ms.value))
 
-def measure(db: str, minutes: float, settings: list[str]) -> None:
-    until = time.monotonic() + 60 * minutes
+    def record(self) -> Record:
+        first, second = self.explanation.first, self.explanation.second
+        return {
+            "cell": self.name,
+            "eager, ms": f"{first.latency_ms.value:.3f}",
+            "this, ms": f"{second.latency_ms.value:.3f}",
+            "not explained": f"{self.rest_ms:+.4f}",
+            "of the latency": f"{self.unexplained:.1%}",
+            "kernels ÷ GPU busy": self.of_busy,
+            "largest term": f"{self.largest.name} {self.largest.ms.value:+.3f}",
+        }
+
+
+@dataclass(frozen=True)
+class UnexplainedCell:
+    """A cell without an explanation, and why."""
+
+    name: str
+    reason: str
+
+    def record(self) -> Record:
+        return {"cell": self.name, "largest term": self.reason}
+
+
+def measure(db: str, minutes: float, settings: Sequence[str]) -> None:
+    """Measure the networks that are missing, until the minutes are over."""
+    until_s = time.monotonic() + 60 * minutes
     for name, model in networks().items():
         if states(db).get(name) == "completed":
             continue
-        if time.monotonic() > until:
+        began_s = time.monotonic()
+        if began_s > until_s:
             print(f"{name} and later ones are missing: run the command again", file=sys.stderr)
             return
-        began = time.monotonic()
-        words = [*model, f"bs={SIZES}", f"mode={MODES}", *SETTINGS, *settings]
-        effbench.sweep([*words, f"db={db}", f"sweep.name={name}"])
-        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        effbench.sweep([*model, *SETTINGS, *settings, f"db={db}", f"sweep.name={name}"])
+        print(f"{name}: {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
 
 
-def rows(db: str) -> Iterator[Row]:
+def cells_in(db: str) -> Iterator[ExplainedCell | UnexplainedCell]:
     with Store.open(db, mode="read") as store:
         for sweep in reversed(store.sweeps()):
-            of_size = grouped(store.results(sweep.id), lambda result: result.bs)
-            for bs, results in of_size.items():
-                by_mode = {result.mode: result for result in results}
-                eager = by_mode.pop("eager", None)
-                for mode, result in by_mode.items():
-                    name = f"{sweep.name} bs={bs} {mode}"
-                    if eager is None:
-                        yield Row(name, None, reason="no eager")
-                        continue
-                    yield explained(store, name, eager, result)
+            of_sizes = grouped(store.results(sweep.id), lambda result: result.bs)
+            for bs, results in of_sizes.items():
+                of_modes = {result.mode: result for result in results}
+                eager = of_modes.pop("eager", None)
+                for mode, result in of_modes.items():
+                    yield explained(store, f"{sweep.name} bs={bs} {mode}", eager, result)
 
 
-def explained(store: Store, name: str, first: Result, second: Result) -> Row:
-    old, new = traces_of(store, first), traces_of(store, second)
+def explained(
+    store: Store, name: str, eager: Result | None, result: Result
+) -> ExplainedCell | UnexplainedCell:
+    if eager is None:
+        return UnexplainedCell(name, "no eager")
+    old, new = traces_of(store, eager), traces_of(store, result)
     try:
-        explanation = Explanation.of(old, new, (first.mode, second.mode))
-        return Row(name, explanation, second.gpu_busy_ms)
+        explanation = Explanation.of(old, new, (eager.mode, result.mode))
     except NotTracedError as error:
-        return Row(name, None, reason=f"{first.status} and {second.status}: {error}")
+        return UnexplainedCell(name, f"{eager.status} and {result.status}: {error}")
+    return ExplainedCell(name, explanation, result.gpu_busy_ms)
 
 
 def traces_of(store: Store, result: Result) -> list[TracedTrial]:
     return store.traces(result.sweep_id, result.cell_key, result.environment_id)
 
 
-def print_table(db: str) -> None:
-    found = list(rows(db))
-    headings = (
-        "cell",
-        "eager, ms",
-        "this, ms",
-        "not explained",
-        "of the latency",
-        "kernels ÷ GPU busy",
-        "largest term",
-    )
-    print(f"| {' | '.join(headings)} |")
-    print("| --- |" + " ---: |" * 5 + " --- |")
-    usable = []
-    for row in found:
-        explanation = row.explanation
-        if explanation is None:
-            print(f"| {row.name} | | | | | | {row.reason} |")
-            continue
-        usable.append(row)
-        rest = explanation.rest
-        rest_ms = rest.ms.value if rest else 0.0
-        terms = [term for term in explanation.terms if term.name != Part.REST]
-        largest = max(terms, key=lambda term: abs(term.ms.value))
-        cells = (
-            row.name,
-            f"{explanation.first.latency_ms.value:.3f}",
-            f"{explanation.second.latency_ms.value:.3f}",
-            f"{rest_ms:+.4f}",
-            f"{row.unexplained:.1%}",
-            row.of_busy,
-            f"{largest.name} {largest.ms.value:+.3f}",
-        )
-        print(f"| {' | '.join(cells)} |")
-    if usable:
-        close = sum(row.unexplained <= CLOSE for row in usable)
-        print(f"\nThe terms add up within {CLOSE:.0%} in {close} of {len(usable)} cells.\n")
-    for row in usable:
-        assert row.explanation is not None
-        print(f"- {row.name}: {row.explanation.sentence}")
+def print_cells(db: str) -> None:
+    cells = list(cells_in(db))
+    print(Table(COLUMNS, [cell.record() for cell in cells]).render("markdown"))
+    usable = [cell for cell in cells if isinstance(cell, ExplainedCell)]
+    close = sum(cell.unexplained <= CLOSE for cell in usable)
+    print(f"The terms add up within {CLOSE:.0%} in {close} of {len(usable)} cells.\n")
+    for cell in usable:
+        print(f"- {cell.name}: {cell.explanation.sentence}")
 
 
 def main() -> None:
@@ -162,7 +170,7 @@ def main() -> None:
     try:
         if not args.table:
             measure(args.db, args.minutes, args.settings)
-        print_table(args.db)
+        print_cells(args.db)
     except EffbenchError as error:
         sys.exit(f"explain.py: {error}")
 
