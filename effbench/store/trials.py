@@ -237,11 +237,12 @@ def host_speeds(connection: Connection, environment_id: str) -> HostSpeeds:
     """Return what the newest trials of this machine in an environment tell of the speed of its
     host."""
     is_of_machine = SWEEP.c.host["hostname"].as_string() == platform.node()
-    of_machine = select(SWEEP.c.id).where(is_of_machine).filter_by(imported_at=None)
     query = (
         select(*TRIAL.c["gpu_uuid", "host_ms", "host_high_ms", "disturbance"])
-        .filter_by(environment_id=environment_id)
-        .where(TRIAL.c.host_ms.is_not(None), TRIAL.c.sweep_id.in_(of_machine))
+        # a subquery instead of the join would make SQLite read all trials of the machine
+        .join(SWEEP, SWEEP.c.id == TRIAL.c.sweep_id)
+        .where(is_of_machine, SWEEP.c.imported_at.is_(None))
+        .where(TRIAL.c.environment_id == environment_id, TRIAL.c.host_ms.is_not(None))
         .order_by(TRIAL.c.id.desc())
         .limit(4 * RECENT_TRIALS)
     )
