@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 from effbench.core.cell import Cell, Result, StoredEnvironment, Trial
 from effbench.core.quantities import Metric
 from effbench.stats.intervals import is_number
-from effbench.store.schema import RESULT
+from effbench.store.schema import RESULT, SWEEP
 from effbench.store.summary import CountedTrials, figure_of
 from effbench.store.sweeps import (
     SweepInfo,
@@ -98,12 +98,11 @@ def previous(
     is_here = RESULT.c.environment_id.in_(environment_ids)
     measured = select(RESULT.c.cell_key).filter_by(sweep_id=this.id).where(is_here)
     alike = select(RESULT.c.sweep_id).where(is_here, RESULT.c.cell_key.in_(measured))
-    ids = set(connection.scalars(alike))
     start = this.started_at, this.id
     earlier = []
-    for sweep in sweeps(connection):
+    for sweep in sweeps(connection, SWEEP.c.id.in_(alike)):
         is_earlier = (sweep.started_at, sweep.id) < start
-        if sweep.id in ids and is_earlier and not is_rerun(sweep.name):
+        if is_earlier and not is_rerun(sweep.name):
             earlier.append(sweep)
 
     def rank(sweep: SweepInfo) -> tuple[bool, bool]:

@@ -35,6 +35,7 @@ from effbench.store.schema import (
     TRIAL,
 )
 from effbench.store.values import (
+    Condition,
     as_dicts,
     cell_row,
     now,
@@ -86,24 +87,32 @@ class SweepInfo:
 # --- find sweeps ---
 
 
-def sweeps(connection: Connection) -> list[SweepInfo]:
-    """Return every sweep, newest first; those that start in the future come last."""
-    query = select(SWEEP).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+def sweeps(connection: Connection, *where: Condition) -> list[SweepInfo]:
+    """Return the sweeps that meet these conditions, newest first; those that start in the future
+    come last."""
+    query = select(SWEEP).where(*where)
     for name, table in (("cells", PLANNED), ("trials", TRIAL)):
         number = select(sa.func.count()).where(table.c.sweep_id == SWEEP.c.id)
         query = query.add_columns(number.scalar_subquery().label(name))
-    infos = {}
-    for facts in as_dicts(connection, query):
+    infos = {sweep.id: sweep for sweep in _newest_first(connection, query)}
+    key = RESULT.c["sweep_id", "status"]
+    is_of_these = RESULT.c.sweep_id.in_(select(SWEEP.c.id).where(*where))
+    numbers = select(*key, sa.func.count().label("number")).where(is_of_these)
+    for row in connection.execute(numbers.group_by(*key).order_by(*key)):
+        infos[row.sweep_id].statuses[row.status] = row.number
+    return list(infos.values())
+
+
+def _newest_first(connection: Connection, query: sa.Select[Any]) -> list[SweepInfo]:
+    """Return the sweeps of a query, which may lack their numbers."""
+    infos = []
+    for facts in as_dicts(connection, query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())):
         if facts["state"] == "running" and liveness.has_ended(facts["host"].get("process")):
             facts["state"] = "interrupted"
-        infos[facts["id"]] = SweepInfo(**facts)
-    key = RESULT.c["sweep_id", "status"]
-    known = select(*key, sa.func.count().label("number")).where(RESULT.c.sweep_id.in_(infos))
-    for row in connection.execute(known.group_by(*key).order_by(*key)):
-        infos[row.sweep_id].statuses[row.status] = row.number
+        infos.append(SweepInfo(**facts))
     # a sweep of the future, by its own account, never counts as the newest
     latest = now() + CLOCK_SKEW
-    return sorted(infos.values(), key=lambda sweep: sweep.started_at > latest)
+    return sorted(infos, key=lambda sweep: sweep.started_at > latest)
 
 
 def is_rerun(name: str | None) -> bool:
@@ -126,7 +135,8 @@ def find_sweep(connection: Connection, ref: str) -> SweepInfo:
     that others recorded here, then the newest imported one. A sweep that starts in the future
     counts as the oldest of its kind. Raises NothingFoundError, UsageError.
     """
-    known = recorded_here_first(sweeps(connection))
+    # counting what each sweep has would read the index of all trials
+    known = recorded_here_first(_newest_first(connection, select(SWEEP)))
     database = name_of(connection)
     if not known:
         run = f"effbench -m model=mlp mode=eager,default{db_setting(database)}"
@@ -143,7 +153,8 @@ def find_sweep(connection: Connection, ref: str) -> SweepInfo:
         raise StoreError(
             f"{database}: {one_line(sweep.id, 64)!r} is not a sweep id: damaged or forged"
         )
-    return sweep
+    (counted,) = sweeps(connection, SWEEP.c.id == sweep.id)
+    return counted
 
 
 def _matching(ref: str, known: list[SweepInfo]) -> list[SweepInfo]:

@@ -1,5 +1,7 @@
 """Baselines, the figures of a side, and past results."""
 
+import sqlite3
+
 import pytest
 from made_sweeps import A100, DEFAULT, EAGER, H200, environment, steps
 
@@ -7,7 +9,7 @@ from effbench.core.cell import Status, Trial
 from effbench.core.errors import NothingFoundError
 from effbench.core.metrics import METRICS
 from effbench.store import sides
-from effbench.store.sweeps import sweeps
+from effbench.store.sweeps import find_sweep, sweeps
 
 #: Disturbances of five rounds, of which the last ones are marked.
 LAST_TWO = [None, None, None, "throttled", "throttled"]
@@ -110,3 +112,17 @@ def test_a_sweep_without_a_trial_cannot_be_a_baseline(made, opened):
     sweep = made.sweep({EAGER: None}, state="interrupted")
     with pytest.raises(NothingFoundError, match="has no trial yet: it cannot be a baseline"):
         opened.set_baseline("main", sweep)
+
+
+def test_a_statement_does_not_name_every_sweep(made, opened):
+    """SQLite's limit is 32,766 parameters."""
+    first, *_, last = [made.sweep({EAGER: {}}, rounds=1) for _ in range(6)]
+    with opened.reading() as connection:
+        raw = connection.connection.driver_connection
+        before = raw.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 4)
+        every = sweeps(connection)
+        named = find_sweep(connection, first)
+        raw.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, before)
+    assert [sweep.id for sweep in (every[0], every[-1])] == [last, first]
+    assert [sweep.statuses for sweep in (*every, named)] == [{"ok": 1}] * 7
+    assert (named.cells, named.trials) == (1, 1)
