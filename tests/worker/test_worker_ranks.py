@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from own_cells import EAGER, PhasePipe, cpu_cell, own_model, target_of
 from torch import nn
+from torch._inductor.async_compile import AsyncCompile
 
 from effbench.core.cell import Status, Trial
 from effbench.core.message import RankRequest, TrialRequest
@@ -38,6 +39,7 @@ PHASES: list[str] = []
 
 def run_rank(request, path):
     """Run a rank in this new process, and write its record."""
+    AsyncCompile.pool.cache_clear()  # an earlier test's threads are not in this process
     record = trial.run_task(request.to_json(), PhasePipe(hear=PHASES.append))
     record["extra"]["phases"] = PHASES
     path.write_text(json.dumps(record))

@@ -18,6 +18,7 @@ import pytest
 import torch
 from own_cells import cpu_cell, target_of
 from torch import distributed, nn
+from torch._inductor.async_compile import AsyncCompile
 from torch.distributed.tensor.debug import CommDebugMode
 
 from effbench.core.cell import Status, Trial
@@ -311,6 +312,7 @@ def fork_rank(rank, folder, cases):
     if process:
         return process
     try:
+        AsyncCompile.pool.cache_clear()  # an earlier test's threads are not in this process
         torch.set_num_threads(1)
         distributed.init_process_group(
             "gloo",
