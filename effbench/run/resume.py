@@ -15,7 +15,6 @@ from effbench.run.interpreters import Facts, Interpreter
 from effbench.run.plan import CellRun, Settings, SweepPlan
 from effbench.run.pool import Servers, environment_ids
 from effbench.run.selection import typed
-from effbench.store import liveness
 from effbench.store.sweeps import SweepInfo
 
 if TYPE_CHECKING:
@@ -54,24 +53,18 @@ def take_up(
     """Resume a sweep and return its id. Raises ResumeError as `same_sweep` does, and if it is still
     running."""
     info = same_sweep(store, settings, plan, facts, progress)
-    process: Any = info.host.get("process")
-    if info.state == "running" and liveness.is_running(process):
-        raise ResumeError(
-            f"sweep {info.id} is still running in process {process['pid']}; wait for its end,"
-            " or end it first"
-        )
+    grown: dict[str, Any] = {}
     rounds = settings.protocol.rounds
     if rounds > info.rounds:
         more = count(rounds - info.rounds, "more round")
         progress.note(f"sweep {info.id} gets {more}: {rounds} in total")
         kept = [word for word in info.overrides if word.lstrip("+").partition("=")[0] != ROUNDS]
-        store.update_sweep(
-            info.id,
-            rounds=rounds,
-            protocol={**info.protocol, "rounds": rounds},
-            overrides=[*kept, f"{ROUNDS}={rounds}"],
-        )
-    store.finish_sweep(info.id, "running")
+        grown = {
+            "rounds": rounds,
+            "protocol": {**info.protocol, "rounds": rounds},
+            "overrides": [*kept, f"{ROUNDS}={rounds}"],
+        }
+    store.resume_sweep(info.id, **grown)
     return info.id
 
 

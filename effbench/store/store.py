@@ -121,7 +121,7 @@ class Store(connect.Database):
     begin_sweep = writes(sweep_queries.begin_sweep)
     extend_sweep = writes(sweep_queries.extend_sweep)
     note_environments = writes(sweep_queries.note_environments)
-    update_sweep = writes(sweep_queries.update)
+    resume_sweep = writes(sweep_queries.resume_sweep)
     finish_sweep = writes(sweep_queries.finish_sweep)
     add_environment = writes(sweep_queries.add_environment)
     join = writes(joining.join)

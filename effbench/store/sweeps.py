@@ -18,7 +18,7 @@ from effbench.core.cell import (
     JsonObject,
     StoredEnvironment,
 )
-from effbench.core.errors import NothingFoundError, StoreError, UsageError
+from effbench.core.errors import NothingFoundError, ResumeError, StoreError, UsageError
 from effbench.core.printable import listed, one_line
 from effbench.core.settings import db_setting
 from effbench.store import liveness
@@ -277,22 +277,23 @@ def note_environments(connection: Connection, sweep_id: str, facts: dict[str, Js
     update(connection, sweep_id, host=host)
 
 
+def resume_sweep(connection: Connection, /, sweep_id: str, **changed: Any) -> None:
+    """Set the sweep to `running` in this process, and its columns in `changed`. Raises ResumeError
+    if another process on this machine runs it."""
+    sweep = lock(connection, sweep_id, "state", "host")
+    process = sweep.host.get("process")
+    if sweep.state == "running" and liveness.is_running(process):
+        raise ResumeError(
+            f"sweep {sweep_id} is still running in process {process['pid']}; wait for its end,"
+            " or end it first"
+        )
+    host = {**sweep.host, "process": liveness.identity()}
+    update(connection, sweep_id, state="running", finished_at=None, host=host, **changed)
+
+
 def finish_sweep(connection: Connection, sweep_id: str, state: str) -> None:
-    """Set the state and end of the sweep; `running` removes the end and names this process as the
-    one that runs it."""
-    host = lock(connection, sweep_id, "host").host
-    finished_at = None
-    if state == "running":
-        host["process"] = liveness.identity()
-    else:
-        finished_at = now()
-    update(
-        connection,
-        sweep_id,
-        state=state,
-        finished_at=finished_at,
-        host=host,
-    )
+    """Set the state and the end of the sweep."""
+    update(connection, sweep_id, state=state, finished_at=now())
 
 
 # --- plans ---

@@ -168,7 +168,7 @@ def test_a_sweep_that_runs_is_not_resumed(db, monkeypatch):
     done = sweep(db)
     other = os.getppid()
     with Store.open(db, mode="write") as store:
-        store.finish_sweep(done.sweep_id, "running")
+        store.resume_sweep(done.sweep_id)
         host = store.find_sweep(done.sweep_id).host
         host["process"] |= {"pid": other, "started": liveness._started(other)}
         with store.writing() as connection:
@@ -176,7 +176,7 @@ def test_a_sweep_that_runs_is_not_resumed(db, monkeypatch):
     running = f"still running in process {other}; wait for its end, or end it"
     with pytest.raises(ResumeError, match=running):
         sweep(db, resume=done.sweep_id)
-    monkeypatch.setattr(liveness, "has_ended", lambda process: True)
+    monkeypatch.setattr(liveness, "is_running", lambda process: False)
     assert sweep(db, resume=done.sweep_id).state == "completed"
 
 

@@ -3,8 +3,10 @@
 import multiprocessing
 import time
 
+import pytest
 from made_sweeps import assert_ended_well, writer
 
+from effbench.core.errors import ResumeError
 from effbench.store import Store
 
 
@@ -50,3 +52,29 @@ def test_many_processes_may_make_the_same_database(absent):
     for process in makers:
         process.join(60)
     assert [process.exitcode for process in makers] == [0] * 4
+
+
+def resume_and_wait(path, sweep, pipe):
+    with Store.open(path, mode="write") as store:
+        store.resume_sweep(sweep)
+    pipe.send("resumed")
+    pipe.recv()
+
+
+def test_of_two_processes_that_resume_a_sweep_one_does(path, store, cell, begin):
+    """Both have read that it is interrupted."""
+    sweep = begin(store, [cell()])
+    store.finish_sweep(sweep, "interrupted")
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    other = context.Process(target=resume_and_wait, args=(path, sweep, there))
+    other.start()
+    assert here.recv() == "resumed"
+    with pytest.raises(ResumeError, match=f"{sweep} is still running in process {other.pid};"):
+        store.resume_sweep(sweep, rounds=9)
+    here.send("end")
+    other.join(60)
+    assert store.find_sweep(sweep).state == "interrupted", "its process has ended"
+    assert store.find_sweep(sweep).rounds == 3
+    store.resume_sweep(sweep, rounds=9)
+    assert store.find_sweep(sweep).rounds == 9

@@ -8,6 +8,7 @@ from made_sweeps import DEFAULT, EAGER, GRAPH, sql
 from whole_sweeps import set_state
 
 from effbench.core.errors import NothingFoundError, UsageError
+from effbench.store import liveness
 
 
 def test_a_sweep_is_kept_as_it_was_given(store, cell, begin):
@@ -49,13 +50,16 @@ def test_a_database_without_sweeps(store):
     assert list(store.results()) == []
 
 
-@pytest.mark.parametrize("state", ["completed", "running"])
-def test_a_sweep_ends(store, cell, begin, state):
-    sweep = begin(store, [cell()])
-    store.finish_sweep(sweep, state)
-    found = store.find_sweep(sweep)
-    assert found.state == state
-    assert (found.finished_at is None) == (state == "running")
+def test_a_sweep_ends_and_is_resumed(store, cell, begin):
+    sweep = begin(store, [cell()], host={"a": 1})
+    store.finish_sweep(sweep, "completed")
+    ended = store.find_sweep(sweep)
+    assert ended.state == "completed"
+    assert ended.finished_at >= ended.started_at
+    store.resume_sweep(sweep, rounds=7)
+    resumed = store.find_sweep(sweep)
+    assert (resumed.state, resumed.finished_at, resumed.rounds) == ("running", None, 7)
+    assert resumed.host == {"a": 1, "process": liveness.identity()}
 
 
 def test_the_plan_keeps_cells_their_order_and_overrides(store, cell, begin):
