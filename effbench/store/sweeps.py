@@ -263,7 +263,9 @@ def extend_sweep(
         }
         for position, key in enumerate(new, len(known))
     ]
-    connection.execute(insert(connection, CELL).on_conflict_do_nothing(), list(new.values()))
+    # by key, as imports do: in different orders, PostgreSQL's transactions would block each other
+    rows = [new[key] for key in sorted(new)]
+    connection.execute(insert(connection, CELL).on_conflict_do_nothing(), rows)
     connection.execute(sa.insert(PLANNED), places)
 
 

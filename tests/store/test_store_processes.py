@@ -2,12 +2,17 @@
 
 import multiprocessing
 import time
+from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 
 import pytest
+import sqlalchemy as sa
 from made_sweeps import assert_ended_well, writer
 
 from effbench.core.errors import ResumeError
-from effbench.store import Store
+from effbench.store import Store, sweeps
+from effbench.store.schema import CELL
+from effbench.store.values import cell_row
 
 
 def rounded_speedups(store, sweep):
@@ -78,3 +83,22 @@ def test_of_two_processes_that_resume_a_sweep_one_does(path, store, cell, begin)
     assert store.find_sweep(sweep).rounds == 3
     store.resume_sweep(sweep, rounds=9)
     assert store.find_sweep(sweep).rounds == 9
+
+
+def test_two_transactions_that_add_the_same_cells_wait_for_each_other(path, store, cell, begin):
+    cells = sorted((cell(bs=bs) for bs in (1, 2, 3)), key=attrgetter("key"))
+    sweep = begin(store, [])
+
+    def plan(reversed_cells):
+        with Store.open(path, mode="write") as other, other.writing() as connection:
+            sweeps.extend_sweep(connection, sweep, reversed_cells)
+
+    with ThreadPoolExecutor() as pool:
+        with store.writing() as connection:
+            connection.execute(sa.insert(CELL).values(cell_row(cells[0])))
+            planned = pool.submit(plan, cells[::-1])
+            time.sleep(0.5)
+            for last in cells[1:]:
+                connection.execute(sa.insert(CELL).values(cell_row(last)))
+        planned.result()
+    assert store.planned(sweep) == cells[::-1]
