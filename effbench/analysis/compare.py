@@ -256,7 +256,7 @@ def mode_changes(changes: Sequence[Change], old: Side, new: Side) -> list[ModeCh
     """Return a change for each phase and mode in latency and period, if a cell has figures on both
     sides."""
     mean_of = mean_of_estimates
-    if "joined" in old.sweep.host or "joined" in new.sweep.host:
+    if old.sweep.joined or new.sweep.joined:
         mean_of = mean_of_related_estimates  # the cells share the errors of the hosts
     cells = new.cells | old.cells
 

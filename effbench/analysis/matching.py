@@ -115,7 +115,7 @@ class Side:
 
     def recorded_facts(self, environment_id: str) -> Mapping[str, Any]:
         """Return what the sweep records about the interpreter of an environment."""
-        return self.sweep.interpreters.get(environment_id) or {}
+        return self.sweep.interpreters.get(environment_id, {})
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class DeviceSweep:
         words = self.overrides.get(cell_key)
         if words is None or self.sweep.imported_at is not None:
             return None
-        facts = self.sweep.interpreters.get(environment_id) or {}
+        facts = self.sweep.interpreters.get(environment_id, {})
         interpreter = [f"{name}={quoted(facts[name])}" for name in facts.get("given", ())]
         return shlex.join(["effbench", *words, *interpreter])
 

@@ -9,7 +9,6 @@ from typing import Any
 from effbench.core.labels import LabelledResult, LabelledResults, flatten
 from effbench.core.printable import listed, one_line
 from effbench.run.plan import OF_SWEEP
-from effbench.store.joining import JOINED
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.store.values import ResultKey
@@ -49,10 +48,9 @@ def remarks_on(store: Store, sweep: SweepInfo, rows: LabelledResults) -> list[st
 
 def joined_hosts(sweep: SweepInfo) -> list[str]:
     """Return a line with the hosts of a joined sweep; none for other sweeps."""
-    joined = sweep.host.get(JOINED)
-    if not joined:
+    hosts = [f"{facts.get('host')} ({facts.get('cpu_name')})" for facts in sweep.joined]
+    if not hosts:
         return []
-    hosts = [f"{facts.get('host')} ({facts.get('cpu_name')})" for facts in joined]
     return [one_line(f"over {len(hosts)} hosts: {', '.join(hosts)}")]
 
 

@@ -37,8 +37,6 @@ from effbench.store.schema import RESULT, TRIAL
 from effbench.store.summary import BOUNDS, mean_of
 from effbench.store.values import Columns, now, text, trial_row
 
-#: Key of a joined sweep's `host`: what it joins, one entry per host.
-JOINED = "joined"
 #: Facts of an environment and settings of a protocol in which hosts may differ.
 OF_HOST = ("driver_version", "platform", "gpu_memory_bytes", "name", "rounds")
 #: Figures of a result that are figures of a trial.
@@ -63,7 +61,7 @@ class HostSweep:
         """Return a sweep to join. Raises StoreError for a joined one, and for one with several
         environments."""
         sweep = sweeps.find_sweep(connection, sweep_id)
-        if JOINED in sweep.host:
+        if sweep.joined:
             raise StoreError(f"{sweep_id} is a joined sweep; name the sweeps that it joins instead")
         environments = sweeps.environments_of(connection, sweep_id)
         if len(environments) != 1:
@@ -282,7 +280,7 @@ def _write_sweep(
         "baseline_mode": joined[0].baseline_mode,
         "seed": joined[0].seed,
         "rounds": len(parts),
-        "host": {JOINED: [part.facts() for part in parts]},
+        "host": {sweeps.JOINED: [part.facts() for part in parts]},
         "imported_at": now(),
     }
     if not sweeps.add_sweep(connection, row):
@@ -300,7 +298,7 @@ def _write_trials(
     environment_id = sweeps.add_environment(
         connection,
         _joined_environment(parts),
-        details={JOINED: [part.environment.id for part in parts]},
+        details={sweeps.JOINED: [part.environment.id for part in parts]},
     )
     keys = {"sweep_id": sweep_id, "environment_id": environment_id}
     for number, part in enumerate(parts):

@@ -44,6 +44,8 @@ from effbench.store.values import (
 
 #: Prefix of the names of sweeps that only re-run cells of another sweep; `last` skips these sweeps.
 CONFIRMING = "confirm:"
+#: Key of a joined sweep's `host`: what it joins, one entry per host.
+JOINED = "joined"
 #: Another machine's clock may be ahead of this machine's by this much.
 CLOCK_SKEW = dt.timedelta(minutes=5)
 #: Most sweeps that a message lists.
@@ -78,10 +80,22 @@ class SweepInfo:
     statuses: dict[str, int] = field(default_factory=dict)
 
     @property
-    def interpreters(self) -> JsonObject:
+    def interpreters(self) -> dict[str, JsonObject]:
         """Environment id -> recorded facts about its interpreter, in the order in which they were
         given."""
-        return self.host.get("environments") or {}
+        known = self.host.get("environments")
+        if not isinstance(known, dict):
+            return {}
+        # `host` may be forged
+        return {key: facts for key, facts in known.items() if isinstance(facts, dict)}
+
+    @property
+    def joined(self) -> list[JsonObject]:
+        """Facts about the host of each sweep that this one joins; empty unless it joins some."""
+        hosts = self.host.get(JOINED)
+        if not isinstance(hosts, list):
+            return []
+        return [facts for facts in hosts if isinstance(facts, dict)]
 
 
 # --- find sweeps ---

@@ -6,6 +6,8 @@ import csv
 import pytest
 from made_sweeps import a_cell, copied
 
+from effbench.store import Store
+
 SCRIPT = "<script>alert(1)</script>"
 FORMULA = "=cmd|' /C calc'!A0"
 
@@ -57,6 +59,20 @@ def test_a_sweep_id_is_no_path(hostile, effbench):
         done = effbench(*words)
         assert done.code == 2
         assert "not a sweep id" in done.err
+
+
+@pytest.mark.parametrize(
+    "host",
+    ['{"environments": [1], "joined": 3}', '{"environments": {"ENV": 3}, "joined": [3, "x"]}'],
+)
+def test_facts_about_a_host_may_have_any_form(host, hostile, effbench):
+    with Store.open(hostile.path) as store:
+        (machine,) = store.environments()
+    hostile.sql(f"UPDATE sweep SET host = '{host.replace('ENV', machine.id)}'")
+    shown = effbench("show", "--db", str(hostile.path))
+    assert (shown.code, shown.err) == (0, "")
+    assert "over" not in shown.out
+    assert effbench("report", "--out", "site", "--db", str(hostile.path)).code == 0
 
 
 def test_hydra_prints_no_password(effbench):
