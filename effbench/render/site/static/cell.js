@@ -1,14 +1,28 @@
 "use strict";
 // Shows the cell in the URL (#cell=KEY, and &env=ENVIRONMENT if there are several), or the list of all cells.
 document.addEventListener("DOMContentLoaded", async () => {
-  const { load, grid, linked, element, bytes, complain, copy, place, samples, explained } = window.effbench;
+  const { load, grid, linked, element, bytes, complain, copy, place, samples, explained } =
+    window.effbench;
   const root = document.getElementById("cells");
   if (!root) return;
   const target = document.getElementById("cell");
   const list = document.getElementById("list");
   const heading = document.querySelector("h1");
   const title = document.title;
-  const HEADLINES = ["latency_ms", "period_ms", "gpu_busy_ms", "speedup", "period_speedup", "ttft_ms", "tpot_ms", "tokens_per_s", "throughput_per_s", "scaling_efficiency", "compile_cold_s", "peak_reserved_bytes"];
+  const HEADLINES = [
+    "latency_ms",
+    "period_ms",
+    "gpu_busy_ms",
+    "speedup",
+    "period_speedup",
+    "ttft_ms",
+    "tpot_ms",
+    "tokens_per_s",
+    "throughput_per_s",
+    "scaling_efficiency",
+    "compile_cold_s",
+    "peak_reserved_bytes",
+  ];
   const LONG = 60; // characters of a text; longer ones get no column of a table
   let index = null;
 
@@ -17,19 +31,26 @@ document.addEventListener("DOMContentLoaded", async () => {
   /** Return { key, entries } of the cell whose key starts with `key`, or null. Files hold keys in ascending order. */
   async function find(key) {
     let at = -1;
-    index.chunks.forEach(({ first_key: first }, number) => { if (first.slice(0, key.length) <= key) at = number; });
+    index.chunks.forEach(({ first_key: first }, number) => {
+      if (first.slice(0, key.length) <= key) at = number;
+    });
     for (const number of [at, at - 1]) {
       if (number < 0) continue;
       const chunk = await load(index.chunks[number].file);
-      const found = Object.hasOwn(chunk, key) ? key : Object.keys(chunk).find((whole) => whole.startsWith(key));
+      const found = Object.hasOwn(chunk, key)
+        ? key
+        : Object.keys(chunk).find((whole) => whole.startsWith(key));
       if (found !== undefined) return { key: found, entries: chunk[found] };
     }
     return null;
   }
 
-  const section = (id, name, ...children) => element("section", { id }, element("h2", { text: name }), ...children);
-  const folded = (id, name, ...children) => element("details", { id }, element("summary", { text: name }), ...children);
-  const text = (content, name = "p", className = "caption") => element(name, { class: className, text: content });
+  const section = (id, name, ...children) =>
+    element("section", { id }, element("h2", { text: name }), ...children);
+  const folded = (id, name, ...children) =>
+    element("details", { id }, element("summary", { text: name }), ...children);
+  const text = (content, name = "p", className = "caption") =>
+    element(name, { class: className, text: content });
   const pre = (content, id = null) => element("pre", { id, tabindex: "0", text: content });
   function table(columns, rows, caption) {
     const made = element("div");
@@ -39,81 +60,217 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   function head(key, entry, entries) {
     const fact = (name, ...value) => element("li", {}, `${name} `, element("b", {}, ...value));
-    const glyph = element("span", { style: `color:${entry.glyph.color}`, "aria-hidden": "true", text: entry.glyph.character });
-    const select = element("select", { id: "environment", "aria-label": "environment", onchange: () => { place.write({ env: select.value }); open(); } },
-      ...entries.map((one) => element("option", { value: one.env, selected: one === entry, text: one.where || one.env })));
+    const glyph = element("span", {
+      style: `color:${entry.glyph.color}`,
+      "aria-hidden": "true",
+      text: entry.glyph.character,
+    });
+    const select = element(
+      "select",
+      {
+        id: "environment",
+        "aria-label": "environment",
+        onchange: () => {
+          place.write({ env: select.value });
+          open();
+        },
+      },
+      ...entries.map((one) =>
+        element("option", { value: one.env, selected: one === entry, text: one.where || one.env }),
+      ),
+    );
     const figures = HEADLINES.filter((name) => entry.results[name]).map((name) => {
       const { text: shown, interval, mark } = entry.results[name];
-      return element("li", { title: mark }, element("b", { class: mark && "marked", text: shown }), ` ${index.metrics[name].title}`, element("span", { class: "sub", text: interval }));
+      return element(
+        "li",
+        { title: mark },
+        element("b", { class: mark && "marked", text: shown }),
+        ` ${index.metrics[name].title}`,
+        element("span", { class: "sub", text: interval }),
+      );
     });
     const history = new URLSearchParams({ cell: key, on: index.hardware }); // other machines have the same cell
-    return element("div", {},
-      element("ul", { class: "facts" }, ...Object.entries(entry.about).map(([name, value]) => fact(name, String(value))), fact("mode", glyph, ` ${entry.mode}`), fact("status", entry.status)),
-      element("p", { class: "controls" }, entries.length > 1 ? select : entry.where || index.hardware),
+    return element(
+      "div",
+      {},
+      element(
+        "ul",
+        { class: "facts" },
+        ...Object.entries(entry.about).map(([name, value]) => fact(name, String(value))),
+        fact("mode", glyph, ` ${entry.mode}`),
+        fact("status", entry.status),
+      ),
+      element(
+        "p",
+        { class: "controls" },
+        entries.length > 1 ? select : entry.where || index.hardware,
+      ),
       entry.reason && text(entry.reason, "p", entry.status === "ok" ? "caption" : "note"),
-      entry.disturbance && text(`~ measured on a disturbed machine: ${entry.disturbance}. Intervals include what the disturbance may change.`),
+      entry.disturbance &&
+        text(
+          `~ measured on a disturbed machine: ${entry.disturbance}. Intervals include what the disturbance may change.`,
+        ),
       element("ul", { class: "tally" }, ...figures),
-      element("p", { class: "caption" }, `key ${key.slice(0, 12)} · trials used: ${entry.count}${entry.bound ? ` · bottleneck: ${entry.bound}` : ""} · `,
-        element("a", { href: `speedups.html#${new URLSearchParams(entry.labels)}`, text: "other modes" }), " · ",
-        element("a", { href: `../history.html#${history}`, text: "its history" }), " · ", element("a", { href: "#cell=", text: "all cells" })));
+      element(
+        "p",
+        { class: "caption" },
+        `key ${key.slice(0, 12)} · trials used: ${entry.count}${entry.bound ? ` · bottleneck: ${entry.bound}` : ""} · `,
+        element("a", {
+          href: `speedups.html#${new URLSearchParams(entry.labels)}`,
+          text: "other modes",
+        }),
+        " · ",
+        element("a", { href: `../history.html#${history}`, text: "its history" }),
+        " · ",
+        element("a", { href: "#cell=", text: "all cells" }),
+      ),
+    );
   }
 
   /** Return the function from the position of a trial to its name; the data counts from 0. */
-  const labels = ({ trials }) => (position) => {
-    const { round, attempt } = trials[position];
-    return `round ${round + 1}${attempt ? `, try ${attempt + 1}` : ""}`;
-  };
+  const labels =
+    ({ trials }) =>
+    (position) => {
+      const { round, attempt } = trials[position];
+      return `round ${round + 1}${attempt ? `, try ${attempt + 1}` : ""}`;
+    };
 
   function errors(entry) {
-    return section("errors", "Trials that are not ok", ...entry.errors.flatMap((one) => [
-      element("h3", {}, element("span", { class: "status", text: one.status }), ` ${one.trials.map(labels(entry)).join(", ")}${one.phase ? ` · last phase ${one.phase}` : ""}`),
-      element("p", { text: one.reason || "no reason recorded" }),
-      one.traceback && pre(one.traceback),
-      one.log && folded(null, "end of the process's log", pre(one.log)),
-    ]));
+    return section(
+      "errors",
+      "Trials that are not ok",
+      ...entry.errors.flatMap((one) => [
+        element(
+          "h3",
+          {},
+          element("span", { class: "status", text: one.status }),
+          ` ${one.trials.map(labels(entry)).join(", ")}${one.phase ? ` · last phase ${one.phase}` : ""}`,
+        ),
+        element("p", { text: one.reason || "no reason recorded" }),
+        one.traceback && pre(one.traceback),
+        one.log && folded(null, "end of the process's log", pre(one.log)),
+      ]),
+    );
   }
 
   const notTraced = (entry) => text(`This cell was not traced: ${entry.not_traced}.`);
 
   function again(entry) {
-    if (!entry.command) return section("again", "Run it again", text("No command to show: the sweep was imported, or did not record how to run its cells. Review the parameters below.", "p", "note"));
-    const button = element("button", { type: "button", class: "quiet", text: "copy", onclick: () => copy(entry.command, button) });
-    return section("again", "Run it again", text("This command measures the same cell (with the same key) under the same protocol."), pre(entry.command, "command"), button);
+    if (!entry.command)
+      return section(
+        "again",
+        "Run it again",
+        text(
+          "No command to show: the sweep was imported, or did not record how to run its cells. Review the parameters below.",
+          "p",
+          "note",
+        ),
+      );
+    const button = element("button", {
+      type: "button",
+      class: "quiet",
+      text: "copy",
+      onclick: () => copy(entry.command, button),
+    });
+    return section(
+      "again",
+      "Run it again",
+      text("This command measures the same cell (with the same key) under the same protocol."),
+      pre(entry.command, "command"),
+      button,
+    );
   }
 
   function kernels({ calls, kernels_in_graphs: inGraphs, top }) {
     const line = `The kernels with the most GPU time in a profiled pass${calls ? ` of ${number(calls, "call")}` : ""}. In CUDA graphs: ${number(inGraphs || 0, "kernel")} per call.`;
-    const columns = [{ title: "kernel", wide: true }, ...["per call (ms)", "GPU time (%)", "launches per call"].map((name) => ({ title: name, numeric: true }))];
-    return section("kernels", "Kernels", text(line), table(columns, top.map((kernel) => [kernel.name, kernel.ms, 100 * kernel.share, kernel.count]), "Kernels with the most GPU time"));
+    const columns = [
+      { title: "kernel", wide: true },
+      ...["per call (ms)", "GPU time (%)", "launches per call"].map((name) => ({
+        title: name,
+        numeric: true,
+      })),
+    ];
+    return section(
+      "kernels",
+      "Kernels",
+      text(line),
+      table(
+        columns,
+        top.map((kernel) => [kernel.name, kernel.ms, 100 * kernel.share, kernel.count]),
+        "Kernels with the most GPU time",
+      ),
+    );
   }
 
   /** Show the facts that any trial has: one row per fact, one column per trial. */
   function trials(entry, facts) {
     const shown = (value, name) => {
       if (typeof value === "boolean") return value ? "yes" : "no";
-      if (typeof value === "number" && name.endsWith("_bytes")) return { text: bytes(value), value };
-      return typeof value === "string" && value.length > 30 ? { text: `${value.slice(0, 26)}…`, value, hint: value } : value;
+      if (typeof value === "number" && name.endsWith("_bytes"))
+        return { text: bytes(value), value };
+      return typeof value === "string" && value.length > 30
+        ? { text: `${value.slice(0, 26)}…`, value, hint: value }
+        : value;
     };
-    const rows = facts.map(([name, values]) => [name, ...values.map((value) => shown(value, name))]);
-    const columns = [{ title: "fact" }, ...entry.trials.map((_, position) => ({ title: labels(entry)(position), numeric: true }))];
+    const rows = facts.map(([name, values]) => [
+      name,
+      ...values.map((value) => shown(value, name)),
+    ]);
+    const columns = [
+      { title: "fact" },
+      ...entry.trials.map((_, position) => ({ title: labels(entry)(position), numeric: true })),
+    ];
     return section("trials", "Trials side by side", table(columns, rows, "Trials side by side"));
   }
 
   function metrics(entry) {
-    const rows = Object.entries(entry.results).map(([name, { value, text: shown, interval, mark }]) => [
-      index.metrics[name].title, { text: shown, value, ...(mark ? { tone: "marked", hint: mark } : {}) }, interval ?? "", index.metrics[name].help,
-    ]);
-    return section("metrics", "All metrics", table([{ title: "metric" }, { title: "value", numeric: true }, { title: "95 % interval" }, { title: "meaning", wide: true }], rows, "All metrics of this cell"));
+    const rows = Object.entries(entry.results).map(
+      ([name, { value, text: shown, interval, mark }]) => [
+        index.metrics[name].title,
+        { text: shown, value, ...(mark ? { tone: "marked", hint: mark } : {}) },
+        interval ?? "",
+        index.metrics[name].help,
+      ],
+    );
+    return section(
+      "metrics",
+      "All metrics",
+      table(
+        [
+          { title: "metric" },
+          { title: "value", numeric: true },
+          { title: "95 % interval" },
+          { title: "meaning", wide: true },
+        ],
+        rows,
+        "All metrics of this cell",
+      ),
+    );
   }
 
   function more(texts) {
-    const facts = texts.flatMap(([name, values]) => [text(name, "dt"), ...new Set(values.filter((one) => one !== null))].map((one) => (one instanceof Element ? one : text(String(one), "dd", "reason"))));
+    const facts = texts.flatMap(([name, values]) =>
+      [text(name, "dt"), ...new Set(values.filter((one) => one !== null))].map((one) =>
+        one instanceof Element ? one : text(String(one), "dd", "reason"),
+      ),
+    );
     return section("more", "Other texts", element("dl", {}, ...facts));
   }
 
   function parameters(entry) {
-    const rows = Object.entries(entry.params).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]);
-    return folded("parameters", `All ${rows.length} parameters of the cell`, table([{ title: "parameter" }, { title: "value", wide: true }], rows, "Parameters of the cell"));
+    const rows = Object.entries(entry.params).map(([name, value]) => [
+      name,
+      typeof value === "string" ? value : JSON.stringify(value),
+    ]);
+    return folded(
+      "parameters",
+      `All ${rows.length} parameters of the cell`,
+      table(
+        [{ title: "parameter" }, { title: "value", wide: true }],
+        rows,
+        "Parameters of the cell",
+      ),
+    );
   }
 
   function show(key, entries, asked) {
@@ -122,13 +279,25 @@ document.addEventListener("DOMContentLoaded", async () => {
     document.title = `${entry.name} · ${title}`;
     const figures = entry.timers.length ? element("div") : null;
     const times = entry.explained ? element("div") : null;
-    const isLong = ([, values]) => values.some((value) => typeof value === "string" && value.length > LONG);
+    const isLong = ([, values]) =>
+      values.some((value) => typeof value === "string" && value.length > LONG);
     const facts = Object.entries(entry.facts);
     const texts = facts.filter(isLong);
     const parts = [
-      head(key, entry, entries), entry.errors.length && errors(entry), times && section("explained", "Where the time goes", times), !times && entry.results.latency_ms && notTraced(entry), figures && section("samples", "Raw samples", figures), again(entry),
-      entry.profile && kernels(entry.profile), trials(entry, facts.filter((fact) => !isLong(fact))), Object.keys(entry.results).length && metrics(entry),
-      texts.length && more(texts), parameters(entry),
+      head(key, entry, entries),
+      entry.errors.length && errors(entry),
+      times && section("explained", "Where the time goes", times),
+      !times && entry.results.latency_ms && notTraced(entry),
+      figures && section("samples", "Raw samples", figures),
+      again(entry),
+      entry.profile && kernels(entry.profile),
+      trials(
+        entry,
+        facts.filter((fact) => !isLong(fact)),
+      ),
+      Object.keys(entry.results).length && metrics(entry),
+      texts.length && more(texts),
+      parameters(entry),
     ];
     target.replaceChildren(...parts.filter(Boolean));
     if (times) explained(times, key, entry);
@@ -138,7 +307,7 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   let latest = 0;
   async function open() {
-    const turn = latest += 1;
+    const turn = (latest += 1);
     const { cell: key, env } = place.read();
     document.getElementById("all").hidden = Boolean(key);
     heading.textContent = "Cells";
@@ -150,13 +319,25 @@ document.addEventListener("DOMContentLoaded", async () => {
         if (!list.hasChildNodes()) linked(list, await load(root.dataset.list));
         return;
       }
-      index = index || await load(root.dataset.index);
+      index = index || (await load(root.dataset.index));
       const found = await find(key);
       if (turn !== latest) return; // another cell was opened meanwhile
-      if (found) { show(found.key, found.entries, env); return; }
-      target.replaceChildren(text(`This sweep has no cell with the key ${key}. Its trials may have been recorded after the site was written.`, "p", "note"), element("a", { href: "#cell=", text: "all cells" }));
+      if (found) {
+        show(found.key, found.entries, env);
+        return;
+      }
+      target.replaceChildren(
+        text(
+          `This sweep has no cell with the key ${key}. Its trials may have been recorded after the site was written.`,
+          "p",
+          "note",
+        ),
+        element("a", { href: "#cell=", text: "all cells" }),
+      );
       target.dataset.cell = "";
-    } catch (error) { complain(target, error); }
+    } catch (error) {
+      complain(target, error);
+    }
   }
 
   window.addEventListener("hashchange", async () => {

@@ -9,7 +9,11 @@
   const quantile = (sorted, fraction) => sorted[Math.floor(fraction * (sorted.length - 1))];
 
   /** Decode points of cell_data.py: float32 numbers in base64. */
-  const unpack = (points) => [...new Float32Array(Uint8Array.from(atob(points), (character) => character.charCodeAt(0)).buffer)];
+  const unpack = (points) => [
+    ...new Float32Array(
+      Uint8Array.from(atob(points), (character) => character.charCodeAt(0)).buffer,
+    ),
+  ];
 
   /** Return the figure of one timer, the number of points above its frame, and the largest point. */
   function figure({ title: name, trials }, label) {
@@ -24,44 +28,107 @@
       const symbol = SYMBOLS[(trial + Math.floor(trial / COLORS.length)) % SYMBOLS.length];
       const sorted = [...points[index]].sort((a, b) => a - b);
       const last = Math.max(1, sorted.length - 1);
-      const shared = { type: "scatter", legendgroup: String(trial), name: label(trial), hovertemplate: `${label(trial)}<br>%{y:.4g}<extra></extra>` };
+      const shared = {
+        type: "scatter",
+        legendgroup: String(trial),
+        name: label(trial),
+        hovertemplate: `${label(trial)}<br>%{y:.4g}<extra></extra>`,
+      };
       return [
-        { ...shared, mode: "markers", x: points[index].map((_, place) => index + 0.06 + (0.88 * place) / last), y: points[index], marker: { color, symbol, size: 4, opacity: 0.75 } },
-        { ...shared, mode: "lines", x: [index + 0.03, index + 0.97], y: Array(2).fill(quantile(sorted, 0.5)), line: { color: "#8a8f98", width: 2 }, showlegend: false },
-        { ...shared, mode: "lines", x: sorted, y: sorted.map((_, place) => (place + 1) / sorted.length), xaxis: "x2", yaxis: "y2",
-          line: { color, width: 1.8, dash: ["solid", "dash", "dot", "dashdot"][trial % 4] }, showlegend: false,
-          hovertemplate: `${label(trial)}: %{y:.1%} up to %{x:.4g}<extra></extra>` },
+        {
+          ...shared,
+          mode: "markers",
+          x: points[index].map((_, place) => index + 0.06 + (0.88 * place) / last),
+          y: points[index],
+          marker: { color, symbol, size: 4, opacity: 0.75 },
+        },
+        {
+          ...shared,
+          mode: "lines",
+          x: [index + 0.03, index + 0.97],
+          y: Array(2).fill(quantile(sorted, 0.5)),
+          line: { color: "#8a8f98", width: 2 },
+          showlegend: false,
+        },
+        {
+          ...shared,
+          mode: "lines",
+          x: sorted,
+          y: sorted.map((_, place) => (place + 1) / sorted.length),
+          xaxis: "x2",
+          yaxis: "y2",
+          line: { color, width: 1.8, dash: ["solid", "dash", "dot", "dashdot"][trial % 4] },
+          showlegend: false,
+          hovertemplate: `${label(trial)}: %{y:.1%} up to %{x:.4g}<extra></extra>`,
+        },
       ];
     });
     const title = safe(`${name} (ms)`);
     const step = Math.ceil(trials.length / 12);
     const ticks = trials.map((_, index) => index).filter((index) => index % step === 0);
     const layout = {
-      height: 640, showlegend: trials.length > 1, legend: { orientation: "h", y: -0.15 },
-      xaxis: axis("trial (samples in order)", { range: [0, trials.length], showgrid: false, tickvals: ticks.map((at) => at + 0.5), ticktext: ticks.map((at) => label(trials[at].trial)) }),
+      height: 640,
+      showlegend: trials.length > 1,
+      legend: { orientation: "h", y: -0.15 },
+      xaxis: axis("trial (samples in order)", {
+        range: [0, trials.length],
+        showgrid: false,
+        tickvals: ticks.map((at) => at + 0.5),
+        ticktext: ticks.map((at) => label(trials[at].trial)),
+      }),
       yaxis: axis(title, { domain: [0.6, 1], ...frame }),
       xaxis2: axis(title, { anchor: "y2", ...frame }),
-      yaxis2: axis("fraction of samples", { domain: [0, 0.42], anchor: "x2", range: [0, 1.02], tickformat: ".0%" }),
+      yaxis2: axis("fraction of samples", {
+        domain: [0, 0.42],
+        anchor: "x2",
+        range: [0, 1.02],
+        tickformat: ".0%",
+      }),
     };
-    return { spec: { data, layout }, above: all.filter((value) => value > top).length, most: all[all.length - 1] };
+    return {
+      spec: { data, layout },
+      above: all.filter((value) => value > top).length,
+      most: all[all.length - 1],
+    };
   }
 
   /** Fill `place` with the figures of `timers` (see cell_data.py); `label` returns the name of a trial. */
   function show(place, timers, label) {
-    const chart = element("div", { class: "chart", style: "height:640px", role: "group", "aria-label": "Samples in order, and their cumulative distribution" });
+    const chart = element("div", {
+      class: "chart",
+      style: "height:640px",
+      role: "group",
+      "aria-label": "Samples in order, and their cumulative distribution",
+    });
     const caption = element("p", { class: "caption" });
 
     function draw(timer) {
-      for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.timer === timer.name));
+      for (const button of buttons)
+        button.setAttribute("aria-pressed", String(button.dataset.timer === timer.name));
       const { spec, above, most } = figure(timer, label);
       caption.textContent = `Samples taken: ${count(timer.trials, "taken")}, stored: ${count(timer.trials, "stored")}; the figure shows an even selection. The grey line is its median.`;
-      if (most === undefined) { caption.textContent = "No sample is a finite number."; return; }
-      if (above) caption.textContent += ` ${above} of them ${above === 1 ? "is" : "are"} above the frame, up to ${Number(most.toPrecision(4))} ms; autoscale shows them.`;
+      if (most === undefined) {
+        caption.textContent = "No sample is a finite number.";
+        return;
+      }
+      if (above)
+        caption.textContent += ` ${above} of them ${above === 1 ? "is" : "are"} above the frame, up to ${Number(most.toPrecision(4))} ms; autoscale shows them.`;
       window.effbench.show(chart, spec);
       place.dataset.timer = timer.name;
     }
-    const buttons = timers.map((timer) => element("button", { type: "button", "data-timer": timer.name, text: timer.title, onclick: () => draw(timer) }));
-    place.replaceChildren(element("div", { class: "switch", role: "group", "aria-label": "Timer" }, ...buttons), caption, element("div", { class: "chart-box" }, chart));
+    const buttons = timers.map((timer) =>
+      element("button", {
+        type: "button",
+        "data-timer": timer.name,
+        text: timer.title,
+        onclick: () => draw(timer),
+      }),
+    );
+    place.replaceChildren(
+      element("div", { class: "switch", role: "group", "aria-label": "Timer" }, ...buttons),
+      caption,
+      element("div", { class: "chart-box" }, chart),
+    );
     draw(timers[0]);
   }
 

@@ -7,7 +7,8 @@
   const MIB = 2 ** 20;
 
   const valueOf = (point, metric) => point.figures[metric]?.value ?? null;
-  const known = (points, metric) => points.map((point) => valueOf(point, metric)).filter((value) => value !== null);
+  const known = (points, metric) =>
+    points.map((point) => valueOf(point, metric)).filter((value) => value !== null);
 
   /** Return the bounds of a metric. Those of a throughput follow from the period, or from the latency without one. */
   function boundsOf(point, metric) {
@@ -19,7 +20,8 @@
   }
 
   function errorBars(points, metric) {
-    const above = [], below = [];
+    const above = [],
+      below = [];
     for (const point of points) {
       const value = valueOf(point, metric);
       const { low, high } = value === null || point.status !== "ok" ? {} : boundsOf(point, metric);
@@ -27,17 +29,28 @@
       above.push(isDrawn ? high - value : 0);
       below.push(isDrawn ? value - low : 0);
     }
-    return { type: "data", symmetric: false, thickness: 1.2, width: 3, array: above, arrayminus: below };
+    return {
+      type: "data",
+      symmetric: false,
+      thickness: 1.2,
+      width: 3,
+      array: above,
+      arrayminus: below,
+    };
   }
 
   /** Return the text on hover: which result it is, then one metric per line. */
   function hover(point, figure, index) {
-    const lines = [`<b>${safe(point.mode)}</b> · ${safe(point.model)} · ${safe(index.axis.label)} ${point.x}`];
+    const lines = [
+      `<b>${safe(point.mode)}</b> · ${safe(point.model)} · ${safe(index.axis.label)} ${point.x}`,
+    ];
     if (point.status !== "ok") lines.push(point.status);
     for (const metric of [...figure.metrics, ...figure.hover]) {
       if (valueOf(point, metric) === null) continue;
       const { text, interval } = point.figures[metric];
-      lines.push(`${safe(index.metrics[metric])}: ${text}${interval ? ` (95 %: ${interval})` : ""}`);
+      lines.push(
+        `${safe(index.metrics[metric])}: ${text}${interval ? ` (95 %: ${interval})` : ""}`,
+      );
     }
     lines.push(`trials: ${point.trials}`);
     if (point.mark !== null) lines.push(`~ marked: ${safe(short(point.mark, 160))}`);
@@ -48,12 +61,20 @@
   function trace(points, figure, index, marker, more) {
     const [{ mode }] = points;
     return {
-      type: "scatter", mode: "markers", name: safe(mode), meta: { mode }, hoverinfo: "text", hovertext: points.map((point) => hover(point, figure, index)),
-      marker: { color: index.modes[mode].color, ...marker }, ...more,
+      type: "scatter",
+      mode: "markers",
+      name: safe(mode),
+      meta: { mode },
+      hoverinfo: "text",
+      hovertext: points.map((point) => hover(point, figure, index)),
+      marker: { color: index.modes[mode].color, ...marker },
+      ...more,
     };
   }
   const symbols = (points, index) => ({
-    symbol: index.modes[points[0].mode].symbol, size: 9, opacity: points.map((point) => (point.mark === null ? 1 : PALE)),
+    symbol: index.modes[points[0].mode].symbol,
+    size: 9,
+    opacity: points.map((point) => (point.mark === null ? 1 : PALE)),
   });
 
   // --- axes ---
@@ -65,18 +86,29 @@
   /** Return a logarithmic axis, with ticks at 1, 2 and 5 if the values span a factor between 4 and 1000. */
   function logAxis(title, values) {
     const ratio = ratioOf(values);
-    return axis(title, { type: "log", tickformat: ",~r", ...(ratio > 4 && ratio < 1000 ? { dtick: "D2" } : {}) });
+    return axis(title, {
+      type: "log",
+      tickformat: ",~r",
+      ...(ratio > 4 && ratio < 1000 ? { dtick: "D2" } : {}),
+    });
   }
   /** Return the x axis of a small drawing: logarithmic, or from zero if labels of a logarithmic axis would overlap. */
-  const smallAxis = (title, values) => (ratioOf(values) > 4 ? logAxis(title, values) : axis(title, { rangemode: "tozero", nticks: 5 }));
+  const smallAxis = (title, values) =>
+    ratioOf(values) > 4 ? logAxis(title, values) : axis(title, { rangemode: "tozero", nticks: 5 });
   /** Return an axis with one row per mode, the first at the top. */
-  const modeAxis = (modes, most = 18) => axis("", {
-    tickvals: modes.map((_, row) => row), ticktext: modes.map((mode) => safe(short(mode, most))), range: [modes.length - 0.5, -0.5],
-  });
+  const modeAxis = (modes, most = 18) =>
+    axis("", {
+      tickvals: modes.map((_, row) => row),
+      ticktext: modes.map((mode) => safe(short(mode, most))),
+      range: [modes.length - 0.5, -0.5],
+    });
   /** Return the axis of `x`, with at most eight ticks at its values. */
   function xAxis(sizes, title) {
     const step = Math.ceil(sizes.length / 8);
-    return axis(safe(title), { type: sizes[0] > 0 ? "log" : "linear", tickvals: sizes.filter((_, place) => place % step === 0) });
+    return axis(safe(title), {
+      type: sizes[0] > 0 ? "log" : "linear",
+      tickvals: sizes.filter((_, place) => place % step === 0),
+    });
   }
 
   // --- kinds of figures ---
@@ -90,32 +122,72 @@
     const data = shown.map((points, row) => {
       const style = index.modes[points[0].mode];
       const bars = errorBars(points, metric);
-      if (sizes.length === 1) return trace(points, figure, index, symbols(points, index), { x: points.map(value), y: points.map(() => row), error_x: bars });
+      if (sizes.length === 1)
+        return trace(points, figure, index, symbols(points, index), {
+          x: points.map(value),
+          y: points.map(() => row),
+          error_x: bars,
+        });
       return trace(points, figure, index, symbols(points, index), {
-        x: points.map((point) => point.x), y: points.map(value), mode: "lines+markers", line: { color: style.color, dash: style.dash, width: 1.8 }, error_y: bars,
+        x: points.map((point) => point.x),
+        y: points.map(value),
+        mode: "lines+markers",
+        line: { color: style.color, dash: style.dash, width: 1.8 },
+        error_y: bars,
       });
     });
-    if (sizes.length > 1) return { data, layout: { height: 290, xaxis: xAxis(sizes, index.axis.title), yaxis: figure.is_fraction ? axis(figure.quantity, { rangemode: "tozero" }) : logAxis(figure.quantity, values) } };
+    if (sizes.length > 1)
+      return {
+        data,
+        layout: {
+          height: 290,
+          xaxis: xAxis(sizes, index.axis.title),
+          yaxis: figure.is_fraction
+            ? axis(figure.quantity, { rangemode: "tozero" })
+            : logAxis(figure.quantity, values),
+        },
+      };
     const title = `${figure.quantity}, ${safe(index.axis.label)} ${sizes[0]}`;
-    return { data, layout: { height: 90 + 26 * shown.length, xaxis: smallAxis(title, values), yaxis: modeAxis(shown.map(([point]) => point.mode)) } };
+    return {
+      data,
+      layout: {
+        height: 90 + 26 * shown.length,
+        xaxis: smallAxis(title, values),
+        yaxis: modeAxis(shown.map(([point]) => point.mode)),
+      },
+    };
   }
 
   /** Bars grouped by size; those of further metrics are hatched, in front of the first. */
   function bars(modes, sizes, figure, index) {
-    const hatched = { pattern: { shape: "/", size: 6, solidity: 0.4, fgcolor: "#ffffff", fillmode: "overlay" } };
+    const hatched = {
+      pattern: { shape: "/", size: 6, solidity: 0.4, fgcolor: "#ffffff", fillmode: "overlay" },
+    };
     const data = [];
     for (const points of modes) {
       figure.metrics.forEach((metric, number) => {
         if (!known(points, metric).some(Boolean)) return;
-        data.push(trace(points, figure, index, number ? hatched : {}, {
-          type: "bar", x: points.map((point) => String(point.x)), y: points.map((point) => (valueOf(point, metric) || 0) / MIB),
-          offsetgroup: points[0].mode, alignmentgroup: "all",
-        }));
+        data.push(
+          trace(points, figure, index, number ? hatched : {}, {
+            type: "bar",
+            x: points.map((point) => String(point.x)),
+            y: points.map((point) => (valueOf(point, metric) || 0) / MIB),
+            offsetgroup: points[0].mode,
+            alignmentgroup: "all",
+          }),
+        );
       });
     }
     const layout = {
-      height: 290, barmode: "group", bargap: 0.18, bargroupgap: 0.06,
-      xaxis: axis(safe(index.axis.title), { type: "category", categoryarray: sizes.map(String), showgrid: false }),
+      height: 290,
+      barmode: "group",
+      bargap: 0.18,
+      bargroupgap: 0.06,
+      xaxis: axis(safe(index.axis.title), {
+        type: "category",
+        categoryarray: sizes.map(String),
+        showgrid: false,
+      }),
       yaxis: axis(figure.quantity, { rangemode: "tozero", tickformat: "," }),
     };
     return { data, layout };
@@ -132,29 +204,62 @@
         if (!some.length) return;
         const { symbol, ...look } = symbols(some, index);
         const offset = (number - (figure.metrics.length - 1) / 2) * 0.28;
-        data.push(trace(some, figure, index, { ...look, symbol: number ? `${symbol}-open` : symbol }, { x: known(some, metric), y: some.map(() => row + offset) }));
+        data.push(
+          trace(
+            some,
+            figure,
+            index,
+            { ...look, symbol: number ? `${symbol}-open` : symbol },
+            { x: known(some, metric), y: some.map(() => row + offset) },
+          ),
+        );
       });
     });
     const values = figure.metrics.flatMap((metric) => known(shown.flat(), metric));
-    return { data, layout: { height: 90 + 30 * shown.length, xaxis: smallAxis(figure.quantity, values), yaxis: modeAxis(shown.map(([point]) => point.mode)) } };
+    return {
+      data,
+      layout: {
+        height: 90 + 30 * shown.length,
+        xaxis: smallAxis(figure.quantity, values),
+        yaxis: modeAxis(shown.map(([point]) => point.mode)),
+      },
+    };
   }
 
   /** A row per start with its parts one after the other; a click in the legend hides a part. */
   function stack(starts, figure) {
     const rows = starts.map((_, row) => row);
     const data = figure.parts.map(({ name, title, color }) => ({
-      type: "bar", orientation: "h", name: title, y: rows, x: starts.map((start) => start.parts[name] ?? 0), marker: { color },
-      hoverinfo: "text", hovertext: starts.map((start) => stackHover(start, title, start.parts[name])),
+      type: "bar",
+      orientation: "h",
+      name: title,
+      y: rows,
+      x: starts.map((start) => start.parts[name] ?? 0),
+      marker: { color },
+      hoverinfo: "text",
+      hovertext: starts.map((start) => stackHover(start, title, start.parts[name])),
     }));
     const layout = {
-      height: 150 + 30 * starts.length, barmode: "stack", bargap: 0.25, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", traceorder: "normal" },
-      xaxis: axis(figure.quantity, { rangemode: "tozero" }), yaxis: modeAxis(starts.map(({ name }) => name), 28),
+      height: 150 + 30 * starts.length,
+      barmode: "stack",
+      bargap: 0.25,
+      showlegend: true,
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", traceorder: "normal" },
+      xaxis: axis(figure.quantity, { rangemode: "tozero" }),
+      yaxis: modeAxis(
+        starts.map(({ name }) => name),
+        28,
+      ),
     };
     return { data, layout };
   }
 
   function stackHover(start, title, seconds) {
-    const lines = [`<b>${safe(start.name)}</b>`, `${title}: ${(seconds ?? 0).toFixed(2)} s`, `first answer after ${start.total}`];
+    const lines = [
+      `<b>${safe(start.name)}</b>`,
+      `${title}: ${(seconds ?? 0).toFixed(2)} s`,
+      `first answer after ${start.total}`,
+    ];
     if (start.mark !== null) lines.push(`~ marked: ${safe(short(start.mark, 160))}`);
     return lines.join("<br>");
   }
@@ -165,9 +270,18 @@
   window.effbench.figure = (name, all, index) => {
     const figure = index.figures[name];
     if (figure.kind === "stack") return stack(all, figure);
-    const some = all.filter((point) => figure.of_failed || figure.kind === "lines" || point.status === "ok");
+    const some = all.filter(
+      (point) => figure.of_failed || figure.kind === "lines" || point.status === "ok",
+    );
     const sizes = [...new Set(some.map((point) => point.x))].sort((a, b) => a - b);
-    const modes = Object.keys(index.modes).map((mode) => some.filter((point) => point.mode === mode).sort((a, b) => a.x - b.x));
-    return KINDS[figure.kind](modes.filter((points) => points.length), sizes, figure, index);
+    const modes = Object.keys(index.modes).map((mode) =>
+      some.filter((point) => point.mode === mode).sort((a, b) => a.x - b.x),
+    );
+    return KINDS[figure.kind](
+      modes.filter((points) => points.length),
+      sizes,
+      figure,
+      index,
+    );
   };
 })();

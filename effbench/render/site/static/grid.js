@@ -3,19 +3,43 @@
 (() => {
   const { load, element, complain, place } = window.effbench;
   const natural = new Intl.Collator("en", { numeric: true }); // P2 before P10
-  const value = (cell) => (cell !== null && typeof cell === "object" ? cell.value ?? cell.text : cell);
+  const value = (cell) =>
+    cell !== null && typeof cell === "object" ? (cell.value ?? cell.text) : cell;
   function text(cell) {
     if (cell === null || cell === undefined) return "—";
     if (typeof cell === "object") return cell.text ?? ""; // an empty text is not sent
-    return typeof cell === "number" && !Number.isInteger(cell) ? String(Number(cell.toPrecision(4))) : String(cell);
+    return typeof cell === "number" && !Number.isInteger(cell)
+      ? String(Number(cell.toPrecision(4)))
+      : String(cell);
   }
 
   /** Create a table cell with its link, glyph, second line and classes. */
   function filled(cell, column) {
-    const td = element("td", { class: [column.numeric && "num", column.wide && "reason", cell?.tone].filter(Boolean).join(" ") || null });
-    if (cell === null || typeof cell !== "object") { td.textContent = text(cell); return td; }
-    const glyph = cell.glyph && element("span", { class: "glyph", style: `color:${cell.glyph.color}`, "aria-hidden": "true", text: cell.glyph.character });
-    td.append(element(cell.href ? "a" : "span", { href: cell.href, title: cell.hint, class: cell.glyph ? "mode" : null }, glyph, cell.text));
+    const td = element("td", {
+      class:
+        [column.numeric && "num", column.wide && "reason", cell?.tone].filter(Boolean).join(" ") ||
+        null,
+    });
+    if (cell === null || typeof cell !== "object") {
+      td.textContent = text(cell);
+      return td;
+    }
+    const glyph =
+      cell.glyph &&
+      element("span", {
+        class: "glyph",
+        style: `color:${cell.glyph.color}`,
+        "aria-hidden": "true",
+        text: cell.glyph.character,
+      });
+    td.append(
+      element(
+        cell.href ? "a" : "span",
+        { href: cell.href, title: cell.hint, class: cell.glyph ? "mode" : null },
+        glyph,
+        cell.text,
+      ),
+    );
     if (cell.details) td.append(element("span", { class: "sub", text: cell.details }));
     return td;
   }
@@ -24,20 +48,32 @@
   const sortable = (cell, { numeric }) => {
     const exact = value(cell);
     if (numeric) return typeof exact === "number" ? exact : null;
-    return exact === null || exact === undefined || exact === "" || exact === "—" ? null : String(exact).toLowerCase();
+    return exact === null || exact === undefined || exact === "" || exact === "—"
+      ? null
+      : String(exact).toLowerCase();
   };
 
   function csv(columns, rows) {
     const quote = (item) => (/[",\n\r]/.test(item) ? `"${item.replace(/"/g, '""')}"` : item);
-    const lines = [columns.map((column) => column.title), ...rows.map((row) => row.map((cell) => String(value(cell) ?? "")))];
+    const lines = [
+      columns.map((column) => column.title),
+      ...rows.map((row) => row.map((cell) => String(value(cell) ?? ""))),
+    ];
     return lines.map((line) => `${line.map(quote).join(",")}\n`).join("");
   }
 
   function markdown(columns, rows) {
-    const safe = (item) => item.replace(/\s+/g, " ").replace(/[\\|*]/g, "\\$&").replace(/</g, "&lt;");
+    const safe = (item) =>
+      item
+        .replace(/\s+/g, " ")
+        .replace(/[\\|*]/g, "\\$&")
+        .replace(/</g, "&lt;");
     const full = (cell) => (cell?.details ? `${text(cell)} (${cell.details})` : text(cell));
-    const lines = [columns.map((column) => safe(column.title)), columns.map((column) => (column.numeric ? "---:" : "---")),
-      ...rows.map((row) => row.map((cell) => safe(full(cell))))];
+    const lines = [
+      columns.map((column) => safe(column.title)),
+      columns.map((column) => (column.numeric ? "---:" : "---")),
+      ...rows.map((row) => row.map((cell) => safe(full(cell)))),
+    ];
     return lines.map((line) => `| ${line.join(" | ")} |\n`).join("");
   }
 
@@ -46,7 +82,8 @@
     let done = true;
     try {
       await navigator.clipboard.writeText(content);
-    } catch { // without https there is no clipboard
+    } catch {
+      // without https there is no clipboard
       const area = element("textarea", { class: "off" });
       area.value = content;
       document.body.append(area);
@@ -55,7 +92,9 @@
       area.remove();
     }
     button.textContent = done ? "copied" : "copying failed";
-    setTimeout(() => { button.textContent = label; }, 1500);
+    setTimeout(() => {
+      button.textContent = label;
+    }, 1500);
   }
 
   /**
@@ -75,24 +114,50 @@
     let shown = source.rows;
 
     const body = element("tbody");
-    const heads = source.columns.map((column, index) => element("th", {
-      scope: "col", title: column.help, class: column.numeric ? "num" : null, onclick: () => sortBy(index),
-    }, element("button", { type: "button", class: "sort", text: column.title })));
-    const table = element("table", { class: `grid ${options.class || ""}` },
-      element("caption", { class: "off", text: source.caption }), element("thead", {}, element("tr", {}, ...heads)), body);
+    const heads = source.columns.map((column, index) =>
+      element(
+        "th",
+        {
+          scope: "col",
+          title: column.help,
+          class: column.numeric ? "num" : null,
+          onclick: () => sortBy(index),
+        },
+        element("button", { type: "button", class: "sort", text: column.title }),
+      ),
+    );
+    const table = element(
+      "table",
+      { class: `grid ${options.class || ""}` },
+      element("caption", { class: "off", text: source.caption }),
+      element("thead", {}, element("tr", {}, ...heads)),
+      body,
+    );
     const choices = element("div", { class: "filters" });
     const tools = element("div", { class: "tools" });
     const info = element("span", { role: "status" });
     const pager = element("span", { class: "pages" });
-    box.replaceChildren(element("div", { class: "bar-of-table" }, choices, tools),
-      element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": source.caption }, table),
-      ...(long ? [element("div", { class: "below-table" }, info, pager)] : []));
+    box.replaceChildren(
+      element("div", { class: "bar-of-table" }, choices, tools),
+      element(
+        "div",
+        { class: "scroll", tabindex: "0", role: "region", "aria-label": source.caption },
+        table,
+      ),
+      ...(long ? [element("div", { class: "below-table" }, info, pager)] : []),
+    );
 
-    const changed = () => { draw(); if (options.changed) options.changed({ filters, search, order }); };
+    const changed = () => {
+      draw();
+      if (options.changed) options.changed({ filters, search, order });
+    };
     function fits(row) {
       for (const [index, wanted] of filters) if (text(row[index]) !== wanted) return false;
       const whole = search && row.map(text).join("\n").toLowerCase();
-      return search.toLowerCase().split(/\s+/).every((word) => whole.includes(word));
+      return search
+        .toLowerCase()
+        .split(/\s+/)
+        .every((word) => whole.includes(word));
     }
 
     /** A click sorts upwards, then downwards, then not at all. */
@@ -116,7 +181,9 @@
       }
       heads.forEach((head, index) => {
         head.dataset.order = index === by ? direction : "";
-        if (index === by) head.setAttribute("aria-sort", direction === "desc" ? "descending" : "ascending"); else head.removeAttribute("aria-sort");
+        if (index === by)
+          head.setAttribute("aria-sort", direction === "desc" ? "descending" : "ascending");
+        else head.removeAttribute("aria-sort");
         head.hidden = hidden.has(index);
       });
       turn(0);
@@ -124,24 +191,65 @@
 
     /** Show a page of the rows. */
     function turn(page) {
-      const visible = source.columns.map((column, index) => ({ column, index })).filter(({ index }) => !hidden.has(index));
+      const visible = source.columns
+        .map((column, index) => ({ column, index }))
+        .filter(({ index }) => !hidden.has(index));
       const rows = shown.slice(page * size, (page + 1) * size).map((row) => {
         // a row with one link target is clickable as a whole; its link serves the keyboard
         const links = new Set(row.map((cell) => cell?.href).filter(Boolean));
-        const lead = links.size === 1 ? { class: "leads", onclick: (event) => { if (!event.target.closest("a, button") && !String(getSelection())) row.some((cell) => cell?.href && (location.href = cell.href)); } } : {};
-        return element("tr", lead, ...visible.map(({ column, index }) => filled(row[index], column)));
+        const lead =
+          links.size === 1
+            ? {
+                class: "leads",
+                onclick: (event) => {
+                  if (!event.target.closest("a, button") && !String(getSelection()))
+                    row.some((cell) => cell?.href && (location.href = cell.href));
+                },
+              }
+            : {};
+        return element(
+          "tr",
+          lead,
+          ...visible.map(({ column, index }) => filled(row[index], column)),
+        );
       });
-      if (!rows.length) rows.push(element("tr", {}, element("td", { colspan: visible.length, text: source.rows.length ? "No row matches the filters." : "No rows." })));
+      if (!rows.length)
+        rows.push(
+          element(
+            "tr",
+            {},
+            element("td", {
+              colspan: visible.length,
+              text: source.rows.length ? "No row matches the filters." : "No rows.",
+            }),
+          ),
+        );
       body.replaceChildren(...rows);
       if (!long) return;
       const first = shown.length ? page * size + 1 : 0;
       info.textContent = `${first} to ${Math.min((page + 1) * size, shown.length)} of ${shown.length} rows${shown.length < source.rows.length ? ` (${source.rows.length} in all)` : ""}`;
       const last = Math.ceil(shown.length / size) - 1;
-      const step = (to, name, label) => element("button", {
-        type: "button", "aria-label": label, "aria-current": to === page ? "page" : null, disabled: to < 0 || to > last, text: name, onclick: () => turn(to),
-      });
-      const near = [...new Set([0, page - 1, page, page + 1, last])].filter((one) => one >= 0 && one <= last);
-      pager.replaceChildren(...(last < 1 ? [] : [step(page - 1, "‹", "previous page"), ...near.map((one) => step(one, String(one + 1), `page ${one + 1}`)), step(page + 1, "›", "next page")]));
+      const step = (to, name, label) =>
+        element("button", {
+          type: "button",
+          "aria-label": label,
+          "aria-current": to === page ? "page" : null,
+          disabled: to < 0 || to > last,
+          text: name,
+          onclick: () => turn(to),
+        });
+      const near = [...new Set([0, page - 1, page, page + 1, last])].filter(
+        (one) => one >= 0 && one <= last,
+      );
+      pager.replaceChildren(
+        ...(last < 1
+          ? []
+          : [
+              step(page - 1, "‹", "previous page"),
+              ...near.map((one) => step(one, String(one + 1), `page ${one + 1}`)),
+              step(page + 1, "›", "next page"),
+            ]),
+      );
     }
 
     source.columns.forEach((column, index) => {
@@ -149,44 +257,85 @@
       if (values.length < 2) return;
       const wanted = given.filters && given.filters.get(index);
       if (wanted && values.includes(wanted)) filters.set(index, wanted);
-      const select = element("select", { "data-column": column.title }, element("option", { value: "", text: "all" }),
-        ...values.filter(Boolean).map((name) => element("option", { value: name, text: name, selected: name === filters.get(index) })));
+      const select = element(
+        "select",
+        { "data-column": column.title },
+        element("option", { value: "", text: "all" }),
+        ...values
+          .filter(Boolean)
+          .map((name) =>
+            element("option", { value: name, text: name, selected: name === filters.get(index) }),
+          ),
+      );
       select.addEventListener("change", () => {
-        if (select.value === "") filters.delete(index); else filters.set(index, select.value);
+        if (select.value === "") filters.delete(index);
+        else filters.set(index, select.value);
         changed();
       });
       choices.append(element("label", {}, `${column.title} `, select));
     });
     if (long) {
       const input = element("input", { type: "search", placeholder: "any text", value: search });
-      input.addEventListener("input", () => { search = input.value; changed(); });
+      input.addEventListener("input", () => {
+        search = input.value;
+        changed();
+      });
       choices.append(element("label", {}, "search ", input));
     }
-    for (const [name, write] of [["Markdown", markdown], ["CSV", csv]]) {
-      const button = element("button", { type: "button", class: "quiet", "data-copy": name, text: `copy ${name}` });
+    for (const [name, write] of [
+      ["Markdown", markdown],
+      ["CSV", csv],
+    ]) {
+      const button = element("button", {
+        type: "button",
+        class: "quiet",
+        "data-copy": name,
+        text: `copy ${name}`,
+      });
       const pick = (row) => row.filter((_, index) => !hidden.has(index));
-      button.addEventListener("click", () => copy(write(pick(source.columns), shown.map(pick)), button));
+      button.addEventListener("click", () =>
+        copy(write(pick(source.columns), shown.map(pick)), button),
+      );
       tools.append(button);
     }
     draw();
-    return { grid: source, draw, visible: (index, on) => { if (on) hidden.delete(index); else hidden.add(index); } };
+    return {
+      grid: source,
+      draw,
+      visible: (index, on) => {
+        if (on) hidden.delete(index);
+        else hidden.add(index);
+      },
+    };
   }
 
   /** Show a table with its filters in the URL. */
   function linked(box, source) {
-    const columns = source.columns.map(({ title, filter }, index) => ({ title, filter, index })).filter(({ filter }) => filter);
-    const named = (filters) => Object.fromEntries(columns.map(({ title, index }) => [title, filters.get(index)]));
+    const columns = source.columns
+      .map(({ title, filter }, index) => ({ title, filter, index }))
+      .filter(({ filter }) => filter);
+    const named = (filters) =>
+      Object.fromEntries(columns.map(({ title, index }) => [title, filters.get(index)]));
     let own = {}; // the filters, by title
     function render() {
       const wanted = place.read();
       const state = { filters: new Map(columns.map(({ title, index }) => [index, wanted[title]])) };
-      const changed = ({ filters }) => { own = named(filters); place.write(own); };
+      const changed = ({ filters }) => {
+        own = named(filters);
+        place.write(own);
+      };
       own = named(state.filters);
-      show(box, source, { page: Number(box.dataset.page), class: box.dataset.class, state, changed });
+      show(box, source, {
+        page: Number(box.dataset.page),
+        class: box.dataset.class,
+        state,
+        changed,
+      });
     }
     window.addEventListener("hashchange", () => {
       // a link within the page, such as #series=ID, keeps the filters
-      if (location.hash.includes("=") && !columns.some(({ title }) => title in place.read())) place.write(own);
+      if (location.hash.includes("=") && !columns.some(({ title }) => title in place.read()))
+        place.write(own);
       render();
     });
     render();
@@ -196,8 +345,11 @@
   async function open(box) {
     try {
       const source = await load(box.dataset.src);
-      if (box.matches(".linked-grid")) linked(box, source); else show(box, source, { page: Number(box.dataset.page) });
-    } catch (error) { complain(box, error); }
+      if (box.matches(".linked-grid")) linked(box, source);
+      else show(box, source, { page: Number(box.dataset.page) });
+    } catch (error) {
+      complain(box, error);
+    }
   }
 
   window.effbench.grid = show;
@@ -205,12 +357,19 @@
   window.effbench.copy = copy;
   document.addEventListener("DOMContentLoaded", () => {
     // load a folded table when it is unfolded
-    const watcher = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach(({ target }) => {
-      watcher.unobserve(target);
-      open(target);
-    }), { rootMargin: "1000000px" });
+    const watcher = new IntersectionObserver(
+      (entries) =>
+        entries
+          .filter((entry) => entry.isIntersecting)
+          .forEach(({ target }) => {
+            watcher.unobserve(target);
+            open(target);
+          }),
+      { rootMargin: "1000000px" },
+    );
     for (const box of document.querySelectorAll(".grid-place[data-src], .linked-grid[data-src]")) {
-      if (box.closest("details:not([open]), [hidden]")) watcher.observe(box); else open(box);
+      if (box.closest("details:not([open]), [hidden]")) watcher.observe(box);
+      else open(box);
     }
   });
 })();

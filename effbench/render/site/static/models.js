@@ -11,26 +11,37 @@ document.addEventListener("DOMContentLoaded", () => {
   function show() {
     const { first, end } = select.selectedOptions[0].dataset;
     for (const figure of document.querySelectorAll("figure[data-at]")) {
-      figure.hidden = Number(figure.dataset.at) < Number(first) || Number(figure.dataset.at) >= Number(end);
+      figure.hidden =
+        Number(figure.dataset.at) < Number(first) || Number(figure.dataset.at) >= Number(end);
     }
     for (const box of document.querySelectorAll(".panels")) {
       const shown = box.querySelectorAll("figure:not([hidden])").length;
       // three or four columns, so that rows are even
       box.style.setProperty("--columns", shown <= 4 ? shown : [5, 6, 9].includes(shown) ? 3 : 4);
-      for (const chart of box.querySelectorAll(".chart[data-drawn]")) window.Plotly.Plots.resize(chart);
+      for (const chart of box.querySelectorAll(".chart[data-drawn]"))
+        window.Plotly.Plots.resize(chart);
     }
     window.effbench.drawAll();
   }
   function read() {
     const { shown, from } = place.read();
-    const wanted = options.find((option) => option.dataset.name !== undefined && option.dataset.name === shown);
-    (wanted || ranges.find((option) => firstOf(option) + 1 === Number(from)) || options[0]).selected = true;
+    const wanted = options.find(
+      (option) => option.dataset.name !== undefined && option.dataset.name === shown,
+    );
+    (
+      wanted ||
+      ranges.find((option) => firstOf(option) + 1 === Number(from)) ||
+      options[0]
+    ).selected = true;
     show();
   }
   select.addEventListener("change", () => {
     const option = select.selectedOptions[0];
     const first = firstOf(option);
-    place.write({ shown: option.dataset.name, from: option.dataset.name === undefined && first ? first + 1 : "" });
+    place.write({
+      shown: option.dataset.name,
+      from: option.dataset.name === undefined && first ? first + 1 : "",
+    });
     show();
   });
   window.addEventListener("hashchange", read);

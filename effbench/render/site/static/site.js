@@ -11,14 +11,21 @@ window.effbench = (() => {
   function load(source) {
     const url = new URL(source, document.baseURI).href;
     if (!loading.has(url)) {
-      loading.set(url, new Promise((resolve, reject) => {
-        if (values.has(url)) { resolve(values.get(url)); return; }
-        const script = document.createElement("script");
-        script.src = url;
-        script.onload = () => (values.has(url) ? resolve(values.get(url)) : reject(new Error(`no data in ${source}`)));
-        script.onerror = () => reject(new Error(`cannot load ${source}`));
-        document.head.append(script);
-      }));
+      loading.set(
+        url,
+        new Promise((resolve, reject) => {
+          if (values.has(url)) {
+            resolve(values.get(url));
+            return;
+          }
+          const script = document.createElement("script");
+          script.src = url;
+          script.onload = () =>
+            values.has(url) ? resolve(values.get(url)) : reject(new Error(`no data in ${source}`));
+          script.onerror = () => reject(new Error(`cannot load ${source}`));
+          document.head.append(script);
+        }),
+      );
     }
     return loading.get(url);
   }
@@ -50,7 +57,9 @@ window.effbench = (() => {
 
   /** Show an error in place of the content that failed. */
   function complain(place, error) {
-    place.replaceChildren(element("p", { class: "note", text: `Cannot show this: ${error.message || error}` }));
+    place.replaceChildren(
+      element("p", { class: "note", text: `Cannot show this: ${error.message || error}` }),
+    );
   }
 
   // --- the URL captures the view: name=value parameters after # ---
@@ -62,7 +71,8 @@ window.effbench = (() => {
       const values = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
       for (const [name, value] of Object.entries(changed)) {
         values.delete(name);
-        for (const item of Array.isArray(value) ? value : [value]) if (item !== "" && item !== null && item !== undefined) values.append(name, item);
+        for (const item of Array.isArray(value) ? value : [value])
+          if (item !== "" && item !== null && item !== undefined) values.append(name, item);
       }
       if (`#${values}` !== location.hash) history.replaceState(null, "", `#${values}`);
     },
@@ -71,35 +81,64 @@ window.effbench = (() => {
   // --- theme: the system's, or the reader's choice ---
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   let chosen = null;
-  try { chosen = localStorage.getItem("effbench-theme"); } catch { /* some browsers have no storage for local files */ }
+  try {
+    chosen = localStorage.getItem("effbench-theme");
+  } catch {
+    /* some browsers have no storage for local files */
+  }
   const theme = () => chosen || (dark.matches ? "dark" : "light");
   function choose(name) {
     chosen = name;
     document.documentElement.dataset.theme = name;
-    try { localStorage.setItem("effbench-theme", name); } catch { /* kept for this page only */ }
+    try {
+      localStorage.setItem("effbench-theme", name);
+    } catch {
+      /* kept for this page only */
+    }
   }
-  if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen; else chosen = null;
+  if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
+  else chosen = null;
 
   /** Offer all sweeps of the site; choosing one opens the same page of it. */
   async function fillPicker(subjects) {
     const { src, root, page, current } = subjects.dataset;
     const sweeps = await load(src);
-    if (sweeps.length < 2) { subjects.parentElement.hidden = true; return; } // nothing to choose
-    const choices = sweeps.map(({ folder, name, label, started, hardware }) => element("option", {
-      value: folder, selected: folder === current, text: [name, label, started, hardware].filter(Boolean).join(" · "),
-    }));
-    const first = current ? [] : [element("option", { value: "", selected: true, text: "choose a sweep" })];
+    if (sweeps.length < 2) {
+      subjects.parentElement.hidden = true;
+      return;
+    } // nothing to choose
+    const choices = sweeps.map(({ folder, name, label, started, hardware }) =>
+      element("option", {
+        value: folder,
+        selected: folder === current,
+        text: [name, label, started, hardware].filter(Boolean).join(" · "),
+      }),
+    );
+    const first = current
+      ? []
+      : [element("option", { value: "", selected: true, text: "choose a sweep" })];
     subjects.replaceChildren(...first, ...choices);
-    subjects.addEventListener("change", () => { if (subjects.value) location.href = `${root}${subjects.value}/${page}.html${location.hash}`; });
-    window.addEventListener("pageshow", () => { // after Back, the selection must match the page again
+    subjects.addEventListener("change", () => {
+      if (subjects.value) location.href = `${root}${subjects.value}/${page}.html${location.hash}`;
+    });
+    window.addEventListener("pageshow", () => {
+      // after Back, the selection must match the page again
       for (const option of subjects.options) option.selected = option.defaultSelected;
     });
   }
 
   document.addEventListener("DOMContentLoaded", () => {
     const button = document.getElementById("theme");
-    const label = () => { button.setAttribute("aria-label", `switch to the ${theme() === "dark" ? "light" : "dark"} theme`); };
-    button.addEventListener("click", () => { choose(theme() === "dark" ? "light" : "dark"); label(); });
+    const label = () => {
+      button.setAttribute(
+        "aria-label",
+        `switch to the ${theme() === "dark" ? "light" : "dark"} theme`,
+      );
+    };
+    button.addEventListener("click", () => {
+      choose(theme() === "dark" ? "light" : "dark");
+      label();
+    });
     label();
     const subjects = document.getElementById("subjects");
     if (subjects) fillPicker(subjects).catch((error) => complain(subjects.parentElement, error));

@@ -26,8 +26,11 @@ document.addEventListener("DOMContentLoaded", () => {
     metric.value = place.read().metric;
     if (!metric.value) metric.selectedIndex = 0;
     const wanted = new Set(place.all("hide"));
-    hidden = new Set(buttons.map((button) => button.dataset.mode).filter((name) => wanted.has(name)));
-    for (const button of buttons) button.setAttribute("aria-pressed", String(!hidden.has(button.dataset.mode)));
+    hidden = new Set(
+      buttons.map((button) => button.dataset.mode).filter((name) => wanted.has(name)),
+    );
+    for (const button of buttons)
+      button.setAttribute("aria-pressed", String(!hidden.has(button.dataset.mode)));
   }
 
   /** Return the table's state from the URL, by numbers of columns. */
@@ -40,13 +43,22 @@ document.addEventListener("DOMContentLoaded", () => {
     });
     const [, direction, name] = (values.sort || "").match(/^(asc|desc):(.*)$/s) || [];
     const by = source.columns.findIndex((column) => key(column) === name);
-    return { filters, order: by < 0 ? null : { column: by, direction }, search: (values.search || "").slice(0, LONGEST) };
+    return {
+      filters,
+      order: by < 0 ? null : { column: by, direction },
+      search: (values.search || "").slice(0, LONGEST),
+    };
   }
 
   /** Write the table's state to the URL. */
   function remember(source, { filters, search, order }) {
-    const changed = { search: search.slice(0, LONGEST), sort: order ? `${order.direction}:${key(source.columns[order.column])}` : "" };
-    source.columns.forEach((column, index) => { if (column.filter) changed[parameter(column)] = filters.get(index) || ""; });
+    const changed = {
+      search: search.slice(0, LONGEST),
+      sort: order ? `${order.direction}:${key(source.columns[order.column])}` : "",
+    };
+    source.columns.forEach((column, index) => {
+      if (column.filter) changed[parameter(column)] = filters.get(index) || "";
+    });
     place.write(changed);
   }
 
@@ -58,7 +70,10 @@ document.addEventListener("DOMContentLoaded", () => {
     try {
       const source = await load(option.dataset.src);
       if (request !== turn) return; // another metric was chosen meanwhile
-      shown = grid(target, source, { state: stateOf(source), changed: (state) => remember(source, state) });
+      shown = grid(target, source, {
+        state: stateOf(source),
+        changed: (state) => remember(source, state),
+      });
     } catch (error) {
       complain(target, error);
       return;
@@ -70,13 +85,17 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const button of buttons) {
     button.addEventListener("click", () => {
       const on = hidden.has(button.dataset.mode);
-      if (on) hidden.delete(button.dataset.mode); else hidden.add(button.dataset.mode);
+      if (on) hidden.delete(button.dataset.mode);
+      else hidden.add(button.dataset.mode);
       button.setAttribute("aria-pressed", String(on));
       place.write({ hide: [...hidden] });
       if (shown) columns();
     });
   }
-  metric.addEventListener("change", () => { place.write({ metric: metric.value }); open(); });
+  metric.addEventListener("change", () => {
+    place.write({ metric: metric.value });
+    open();
+  });
   window.addEventListener("hashchange", () => {
     if (location.hash && !location.hash.includes("=")) return; // an anchor of this page
     controls();
