@@ -1,7 +1,6 @@
 """Does `phase=coldstart` take as long as a script by hand, and do its parts add up?
 
-    python benchmarks/coldstart.py [--networks gpt2,mlp] [--modes eager,default]
-        [--caches none,folder,bundle] [--runs 3] [--db coldstart.db] [SETTING ...]
+    python benchmarks/coldstart.py [--runs 3] [SETTING ...]
 
 The script by hand is what users write: it imports torch, builds the network, compiles it and calls
 it once; the clock of the process that starts it runs from before its start to its answer. For each
@@ -16,73 +15,64 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
 
 import effbench
 from effbench.core.cell import Result
+from effbench.core.metrics import COLD_PARTS
 from effbench.store import Store
-
-ON_CUDA = torch.cuda.is_available()
 
 
 @dataclass(frozen=True)
 class Network:
     """A network of conf/model. `inputs`: shape at batch size 1, and type."""
 
+    name: str
     target: str
     arguments: dict[str, int]
     inputs: list[tuple[list[int], str]]
 
 
-TOKEN: list[tuple[list[int], str]] = [([1, 1], "int64"), ([1], "int64")]
-LARGE = {
-    "mlp": Network("mlp.MLP", {"width": 1024, "depth": 8}, [([1, 1024], "float32")]),
-    "gpt2": Network("gpt2.GPT2Decoder", {"max_batch": 1, "layers": 12}, TOKEN),
-    "llama-1b-decode": Network(
-        "llama.LlamaDecoder",
-        {
-            "max_batch": 1,
-            "layers": 8,
-            "width": 2048,
-            "heads": 32,
-            "kv_heads": 8,
-            "ffn": 8192,
-            "vocab": 128256,
-        },
-        TOKEN,
+MLP_SIZES = {"width": 256, "depth": 4}
+GPT2_SIZES = {"layers": 2, "width": 128, "heads": 4, "vocab": 1024}
+if torch.cuda.is_available():
+    MLP_SIZES = {"width": 1024, "depth": 8}
+    GPT2_SIZES = {"layers": 12}
+NETWORKS = (
+    Network(
+        "gpt2",
+        "effbench.models.gpt2.GPT2Decoder",
+        {"max_batch": 1, **GPT2_SIZES},
+        [([1, 1], "int64"), ([1], "int64")],
     ),
-}
-SMALL = {
-    "mlp": Network("mlp.MLP", {"width": 256, "depth": 4}, [([1, 256], "float32")]),
-    "gpt2": Network(
-        "gpt2.GPT2Decoder",
-        {"max_batch": 1, "layers": 2, "width": 128, "heads": 4, "vocab": 1024},
-        TOKEN,
+    Network(
+        "mlp",
+        "effbench.models.mlp.MLP",
+        MLP_SIZES,
+        [([1, MLP_SIZES["width"]], "float32")],
     ),
-    "llama-1b-decode": Network(
-        "llama.LlamaDecoder",
-        {
-            "max_batch": 1,
-            "layers": 2,
-            "width": 128,
-            "heads": 4,
-            "kv_heads": 2,
-            "ffn": 256,
-            "vocab": 1024,
-        },
-        TOKEN,
-    ),
-}
-NETWORKS = LARGE if ON_CUDA else SMALL
+)
+MODES = ("eager", "default")
+SETTINGS = (
+    "bs=1",
+    "phase=coldstart",
+    f"mode={','.join(MODES)}",
+    "cache=none,folder,bundle",
+    "protocol=quick",
+    "on_failure=ignore",
+    "db=coldstart.db",
+)
 #: Largest relative difference between the sum of the parts and the whole.
 CLOSE = 0.03
 
@@ -116,111 +106,120 @@ if case["save"]:
 """
 
 
-@dataclass(frozen=True)
-class Scripted:
+class Script:
     """The script by hand for a network and a mode. `folder`: of its caches."""
 
-    network: Network
-    mode: str
-    folder: Path
+    def __init__(self, network: Network, mode: str, folder: Path) -> None:
+        self.network = network
+        self.mode = mode
+        self.live = folder / "live"
+        self.made = folder / "made"
+        self.bundle = str(folder / "bundle")
+        self.case = folder / "case.json"
+        self.file = folder / "script.py"
+        folder.mkdir()
+        self.file.write_text(SCRIPT)
 
-    def start(self, cache: str, save: bool = False) -> float:
-        """Run the script and return the seconds up to its answer."""
-        live = self.folder / "live"
-        shutil.rmtree(live, ignore_errors=True)
+    def prepare(self) -> None:
+        """Run once, so that files are in memory, and keep the caches that later starts may use."""
+        if self.mode == "eager":
+            self._run()
+        else:
+            self._run(save=self.bundle)
+            shutil.copytree(self.live, self.made)
+
+    def start(self, cache: str) -> float:
+        """Run the script with a cache and return the seconds up to its answer."""
+        shutil.rmtree(self.live, ignore_errors=True)
         if cache == "folder":
-            shutil.copytree(self.folder / "made", live)
-        bundle = self.folder / "bundle"
-        case = {
+            shutil.copytree(self.made, self.live)
+        if cache == "bundle":
+            return self._run(bundle=self.bundle)
+        return self._run()
+
+    def _run(self, bundle: str | None = None, save: str | None = None) -> float:
+        case: dict[str, Any] = {
             "mode": self.mode,
-            "bundle": str(bundle) if cache == "bundle" else None,
-            "save": str(bundle) if save else None,
-            "target": f"effbench.models.{self.network.target}",
+            "bundle": bundle,
+            "save": save,
+            "target": self.network.target,
             "arguments": self.network.arguments,
             "inputs": self.network.inputs,
         }
-        path = self.folder / "case.json"
-        path.write_text(json.dumps(case))
-        script = self.folder / "script.py"
-        script.write_text(SCRIPT)
-        variables = {
-            **os.environ,
-            "TORCHINDUCTOR_CACHE_DIR": str(live / "inductor"),
-            "TRITON_CACHE_DIR": str(live / "triton"),
+        self.case.write_text(json.dumps(case))
+        caches = {
+            "TORCHINDUCTOR_CACHE_DIR": str(self.live / "inductor"),
+            "TRITON_CACHE_DIR": str(self.live / "triton"),
         }
+        command = [sys.executable, str(self.file), str(self.case)]
         began_s = time.monotonic()
         done = subprocess.run(
-            [sys.executable, str(script), str(path)],
-            env=variables,
-            text=True,
-            stdout=subprocess.PIPE,
-            check=True,
+            command, env=os.environ | caches, text=True, stdout=subprocess.PIPE, check=True
         )
         answered_s = float(done.stdout.split("answered ")[1].split()[0])
-        if save:
-            shutil.copytree(live, self.folder / "made")
         return answered_s - began_s
 
 
-def by_effbench(args: argparse.Namespace, network: str, number: int) -> list[Result]:
-    """Measure the cells of a network once and return their results."""
-    name = f"coldstart-{network}-{number}"
-    words = [f"model={network}", "bs=1", "phase=coldstart", f"mode={args.modes}"]
-    words += [f"model.module.{key}={value}" for key, value in NETWORKS[network].arguments.items()]
-    words += [f"cache={args.caches}", f"db={args.db}", f"sweep.name={name}", "protocol=quick"]
-    effbench.sweep([*words, "on_failure=ignore", *args.settings])
-    with Store.open(args.db, mode="read") as store:
-        return store.results(store.find_sweep(name).id)
+@dataclass
+class Starts:
+    """The starts of a cell: the seconds of the script and of effbench, and by how much the sum of
+    effbench's parts differs from the whole."""
+
+    script_s: list[float] = field(default_factory=list)
+    effbench_s: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+
+    def add(self, result: Result, script_s: float) -> None:
+        parts_s = [getattr(result, name) or 0.0 for name in COLD_PARTS]
+        self.script_s.append(script_s)
+        self.effbench_s.append(result.cold_s)
+        self.gaps.append(sum(parts_s) / result.cold_s - 1)
+
+    @property
+    def largest_gap(self) -> float:
+        return max(self.gaps, key=abs)
 
 
-def parts_s(result: Result) -> float:
-    """Return the sum of a cold start's parts."""
-    names = [name for name in vars(result) if name.startswith("cold_") and name.endswith("_s")]
-    return sum(getattr(result, name) or 0.0 for name in names if name != "cold_s")
+def results_of(network: Network, settings: Sequence[str]) -> list[Result]:
+    """Measure the cells of a network once and return the results that have a cold start."""
+    words = [f"model={network.name}", *SETTINGS]
+    words += [f"model.module.{key}={value}" for key, value in network.arguments.items()]
+    sweep = effbench.sweep([*words, *settings])
+    with Store.open(sweep.db, mode="read") as store:
+        return [result for result in store.results(sweep.id) if result.cold_s is not None]
+
+
+def compare(network: Network, runs: int, settings: Sequence[str]) -> dict[str, Starts]:
+    """Return mode and cache -> the starts of effbench and the script, which take turns."""
+    starts: dict[str, Starts] = defaultdict(Starts)
+    with tempfile.TemporaryDirectory() as folder:
+        scripts = {mode: Script(network, mode, Path(folder, mode)) for mode in MODES}
+        for script in scripts.values():
+            script.prepare()
+        for _ in range(runs):
+            for result in results_of(network, settings):
+                cache = result.params["cache"]
+                script_s = scripts[result.mode].start(cache)
+                starts[f"{result.mode}, {cache}"].add(result, script_s)
+    return starts
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", default="gpt2,mlp")
-    parser.add_argument("--modes", default="eager,default")
-    parser.add_argument("--caches", default="none,folder,bundle")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--db", default="coldstart.db")
-    parser.add_argument("settings", nargs="*")
+    parser.add_argument("settings", nargs="*", metavar="SETTING")
     args = parser.parse_args()
     worst = 0.0
     print("| network, mode, cache | script, s | effbench, s | ratio | parts ÷ whole - 1 |")
     print("| --- | ---: | ---: | ---: | ---: |")
-    for network in args.networks.split(","):
-        scripted = defaultdict(list)
-        measured = defaultdict(list)
-        sums = defaultdict(list)
-        with tempfile.TemporaryDirectory() as folder:
-            scripts = {}
-            for mode in args.modes.split(","):
-                place = Path(folder, mode)
-                place.mkdir()
-                scripts[mode] = Scripted(NETWORKS[network], mode, place)
-                scripts[mode].start("none", save=mode != "eager")
-            for number in range(args.runs):
-                for result in by_effbench(args, network, number):
-                    if result.cold_s is None:
-                        continue
-                    cache = str(result.params["cache"])
-                    key = (result.mode, cache)
-                    measured[key].append(result.cold_s)
-                    sums[key].append(parts_s(result) / result.cold_s - 1)
-                    scripted[key].append(scripts[result.mode].start(cache))
-        for key, seconds in measured.items():
-            by_hand = statistics.median(scripted[key])
-            ours = statistics.median(seconds)
-            gap = max(sums[key], key=abs)
+    for network in NETWORKS:
+        for name, starts in compare(network, args.runs, args.settings).items():
+            script_s = median(starts.script_s)
+            effbench_s = median(starts.effbench_s)
+            gap = starts.largest_gap
             worst = max(worst, abs(gap))
-            label = f"{network}, {', '.join(key)}"
-            print(
-                f"| {label} | {by_hand:.2f} | {ours:.2f} | {ours / by_hand:.3f} | {gap:+.3f} |",
-                flush=True,
-            )
+            seconds = f"{script_s:.2f} | {effbench_s:.2f} | {effbench_s / script_s:.3f}"
+            print(f"| {network.name}, {name} | {seconds} | {gap:+.3f} |", flush=True)
     return int(worst > CLOSE)
 
 

@@ -20,7 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -55,80 +56,118 @@ defaults: [benchmark, {launcher: process}, {backend: pytorch}, {scenario: infere
 backend: {model: MODEL, task: feature-extraction, device: cpu, torch_dtype: float32}
 scenario: {input_shapes: {batch_size: 8, sequence_length: 16}}
 """
+ASV_SETTINGS = """{
+  "version": 1, "project": "cost", "repo": ".", "environment_type": "existing"
+}"""
 GIT = ["git", "-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost"]
 
-
-def run(folder: str | Path, *command: str) -> float:
-    """Return the seconds of a command in this folder, which is also its home; raise SystemExit if
-    it fails."""
-    own = {
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "HOME": str(folder),
-        "TMPDIR": str(folder),
-    }
-    # no other sweep runs now, and none is waited for
-    with wait_for_device(Slot("CPU", "cpu"), threading.Event()):
-        start = time.perf_counter()
-        done = subprocess.run(
-            command, cwd=folder, env=os.environ | own, capture_output=True, text=True, check=False
-        )
-        seconds = time.perf_counter() - start
-    if done.returncode:
-        raise SystemExit(
-            f"{command} ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"
-        )
-    return seconds
+COLUMNS = [Column("tool"), Column("first cell, s"), Column("further cell, s")]
 
 
-def effbench(folder: str, protocol: str, sizes: str) -> float:
-    words = [
-        "model=bert-base",
-        "mode=eager",
-        "dtype=float32",
-        "device=cpu",
-        f"protocol={protocol}",
-        f"bs={sizes}",
-    ]
+@dataclass
+class Tool:
+    """A tool, and its seconds in each turn. `measure`: returns the wall seconds for batch sizes
+    with commas between them; `further`: how many cells follow the first one."""
+
+    name: str
+    measure: Callable[[str], float]
+    further: int = 1
+    first_s: list[float] = field(default_factory=list)
+    further_s: list[float] = field(default_factory=list)
+
+    def take_turn(self) -> None:
+        sizes = [str(8 + number) for number in range(1 + self.further)]
+        first_s = self.measure(sizes[0])
+        further_s = (self.measure(",".join(sizes)) - first_s) / self.further
+        self.first_s.append(first_s)
+        self.further_s.append(further_s)
+        line = f"{self.name}: {first_s:.1f} s, {further_s:.2f} s per further cell"
+        print(line, file=sys.stderr, flush=True)
+
+
+def effbench(folder: Path, protocol: str, sizes: str) -> float:
+    words = ["model=bert-base", "mode=eager", "dtype=float32", "device=cpu"]
     words += [f"model.module.{name}={value}" for name, value in SHAPE.items()]
-    return run(
-        folder,
-        sys.executable,
-        "-m",
-        "effbench",
-        "-m",
-        *words,
-        f"db={tempfile.mkdtemp(dir=folder)}/cost.db",
-    )
+    words += [f"protocol={protocol}", f"bs={sizes}", f"db={new_folder(folder)}/cost.db"]
+    return run(folder, sys.executable, "-m", "effbench", "-m", *words)
 
 
-def asv(folder: str, python: str, sizes: str) -> float:
-    project = Path(tempfile.mkdtemp(dir=folder))
-    (project / "asv.conf.json").write_text(
-        '{"version": 1, "project": "cost", "repo": ".", "environment_type": "existing"}'
-    )
-    (project / "benchmarks").mkdir()
-    (project / "benchmarks" / "__init__.py").write_text(MODEL + CLASS.format(sizes=f"[{sizes}]"))
-    for words in (["init"], ["add", "."], ["commit", "-m", "cost"]):
-        run(project, *GIT, *words)
+def torch_timer(folder: Path, sizes: str) -> float:
+    return run(folder, sys.executable, "-c", MODEL + TIMER, *sizes.split(","))
+
+
+def asv(folder: Path, python: str, sizes: str) -> float:
+    project = new_folder(folder)
+    (project / "asv.conf.json").write_text(ASV_SETTINGS)
+    package = project / "benchmarks"
+    package.mkdir()
+    (package / "__init__.py").write_text(MODEL + CLASS.format(sizes=f"[{sizes}]"))
+    run(project, *GIT, "init")
+    run(project, *GIT, "add", ".")
+    run(project, *GIT, "commit", "-m", "cost")
     run(project, python, "-m", "asv", "machine", "--yes")
     return run(project, python, "-m", "asv", "run", "--python=same")
 
 
-def optimum(folder: str, python: str, sizes: str) -> float:
-    project = Path(tempfile.mkdtemp(dir=folder))
+def optimum(folder: Path, python: str, sizes: str) -> float:
+    project = new_folder(folder)
     run(project, python, "-c", f"{MODEL}build().save_pretrained('model')")
     (project / "cost.yaml").write_text(INFERENCE.replace("MODEL", str(project / "model")))
-    words = [
-        "--config-dir",
-        str(project),
-        "--config-name",
-        "cost",
-        "--multirun",
-        "hydra.job.chdir=true",
-    ]
     program = "from optimum_benchmark.cli import main; main()"
-    return run(project, python, "-c", program, *words, f"scenario.input_shapes.batch_size={sizes}")
+    words = ["--config-dir", str(project), "--config-name", "cost", "--multirun"]
+    words += ["hydra.job.chdir=true", f"scenario.input_shapes.batch_size={sizes}"]
+    return run(project, python, "-c", program, *words)
+
+
+def new_folder(folder: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=folder))
+
+
+def run(folder: Path, *command: str) -> float:
+    """Return the seconds of a command in this folder, which is also its home; raise SystemExit if
+    it fails."""
+    places = {"HOME": str(folder), "TMPDIR": str(folder)}
+    env = os.environ | places | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    # no other sweep runs now; the command has locks of its own, as it has a temporary folder
+    with wait_for_device(Slot("CPU", "cpu"), threading.Event()):
+        began_s = time.perf_counter()
+        done = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, check=False
+        )
+        seconds = time.perf_counter() - began_s
+    if done.returncode:
+        output = (done.stdout + done.stderr)[-2000:]
+        raise SystemExit(f"{command} ended with {done.returncode}: {output}")
+    return seconds
+
+
+def tools_in(folder: Path, args: argparse.Namespace) -> list[Tool]:
+    """Return the tools that can run here, and print which are skipped."""
+    tools = [
+        Tool("effbench, quick", partial(effbench, folder, "quick"), further=4),
+        Tool("effbench, standard", partial(effbench, folder, "standard")),
+        Tool("torch.utils.benchmark", partial(torch_timer, folder), further=20),
+    ]
+    if has_module(args.asv, "asv"):
+        tools.append(Tool("asv", partial(asv, folder, args.asv)))
+    if has_module(args.optimum, "optimum_benchmark"):
+        tools.append(Tool("optimum-benchmark", partial(optimum, folder, args.optimum)))
+    return tools
+
+
+def has_module(python: str | None, module: str) -> bool:
+    """Return whether an interpreter has a tool and what it needs; if not, print that it is
+    skipped."""
+    if python is not None:
+        command = [python, "-c", f"import torch, transformers, {module}"]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            return True
+    print(f"{module}: skipped, it needs an interpreter that has it")
+    return False
+
+
+def with_range(seconds: Sequence[float]) -> str:
+    return f"{median(seconds):.1f} ({min(seconds):.1f}–{max(seconds):.1f})"
 
 
 def main() -> None:
@@ -142,41 +181,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="default: %(default)s")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        tools: dict[str, tuple[Callable[[str], float], int]] = {
-            "effbench, quick": (partial(effbench, folder, "quick"), 4),
-            "effbench, standard": (partial(effbench, folder, "standard"), 1),
-            "torch.utils.benchmark": (
-                lambda s: run(folder, sys.executable, "-c", MODEL + TIMER, *s.split(",")),
-                20,
-            ),
-        }
-        for name, python, measure in (
-            ("asv", args.asv, asv),
-            ("optimum-benchmark", args.optimum, optimum),
-        ):
-            test = [python, "-c", f"import torch, transformers, {name.replace('-', '_')}"]
-            if python and subprocess.run(test, capture_output=True, check=False).returncode == 0:
-                tools[name] = (partial(measure, folder, python), 1)
-            else:
-                print(f"{name}: skipped, it needs an interpreter that has it")
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in tools}
+        tools = tools_in(Path(folder), args)
         for _ in range(args.turns):
-            for name, (call, further) in tools.items():
-                first = call("8")
-                rest = (call(",".join(str(8 + i) for i in range(further + 1))) - first) / further
-                found[name].append((first, rest))
-                print(
-                    f"{name}: {first:.1f} s, {rest:.2f} s per further cell",
-                    file=sys.stderr,
-                    flush=True,
-                )
-    text = "{:.1f} ({:.1f}–{:.1f})".format
-    rows = [
-        [name, *(text(median(s), min(s), max(s)) for s in zip(*both, strict=True))]
-        for name, both in found.items()
-    ]
-    headings = ("tool", "first cell, s", "further cell, s")
-    print(Table.of([*map(Column, headings)], rows).render("markdown"))
+            for tool in tools:
+                tool.take_turn()
+    rows = [[tool.name, with_range(tool.first_s), with_range(tool.further_s)] for tool in tools]
+    print(Table.of(COLUMNS, rows).render("markdown"))
 
 
 if __name__ == "__main__":
