@@ -1,14 +1,13 @@
 """Do cells of several ranks take as long as a loop by hand, as `torchrun` users write it?
 
-    python benchmarks/parallel.py [--parallel tp2] [--modes eager,default,cuda-graph] [--bs 1,8]
-        [--layers 8] [--db parallel.db] [SETTING ...]
+    python benchmarks/parallel.py [SETTING ...]
 
-Decoding of a Llama, split by hand with `parallelize_module`, is timed by a plain loop in processes
-of `torch.multiprocessing`: all ranks make the same number of synchronised calls, then the same
-number back to back. effbench measures the same cells before and after it, in one run, so that both
-meet the same machine. Prints effbench's figures ÷ those of the loop: latency of the slowest rank,
-and period. NCCL on GPUs; without them gloo and a small network. Exits with 1 if a ratio is off by
-more than 3 % on GPUs.
+Decoding of a Llama with four layers, split by hand over two ranks with `parallelize_module`, is
+timed by a plain loop in processes of `torch.multiprocessing`: all ranks make the same number of
+synchronised calls, then the same number back to back. effbench measures the same cells before and
+after it, in one run, so that both meet the same machine. Prints effbench's figures ÷ those of the
+loop: latency of the slowest rank, and period. NCCL on GPUs; without them gloo and a small network.
+Exits with 1 if a ratio is off by more than 3 % on GPUs.
 
 The loop's processes use several streams, so that their kernels follow each other more slowly until
 a CUDA context begins or ends (`benchmarks/kernel_gaps.py`). effbench makes one before it times. The
@@ -18,14 +17,15 @@ loop is timed before and after it makes one; the ratios are those to its figures
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -41,32 +41,44 @@ from torch.distributed.tensor.parallel import (
 )
 
 import effbench
-from effbench.core.parallel import Parallel
+from effbench.core.table import Column, Table
 from effbench.measure.timing import shorten_gaps
 from effbench.models.llama import LlamaDecoder
 from effbench.store import Store
 
-MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
-CPU_MODES = "eager,default"
-#: The network: that of conf/model/llama-1b-decode.yaml on GPUs.
-LARGE = {"layers": 16, "width": 2048, "heads": 32, "kv_heads": 8, "ffn": 8192, "vocab": 128256}
-SMALL = {"layers": 4, "width": 256, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024}
-WARM_S, CALLS = 2.0, 200
+RANKS = 2
+ON_CUDA = torch.cuda.device_count() > 0
+DEVICE = "cpu"
+DTYPE = torch.float32
+MODES = ["eager", "default"]
+NETWORK = {"layers": 4, "width": 256, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024}
+if ON_CUDA:
+    DEVICE = "cuda"
+    DTYPE = torch.bfloat16
+    MODES = ["eager", "cuda-graph", "default+graph"]
+    # but for its layers that of conf/model/llama-1b-decode.yaml
+    NETWORK = {"layers": 4, "width": 2048, "heads": 32, "kv_heads": 8, "ffn": 8192, "vocab": 128256}
+SETTINGS = [
+    "model=llama-1b-decode",
+    "bs=1",
+    f"mode={','.join(MODES)}",
+    f"parallel=tp{RANKS}",
+    "protocol=quick",
+    "on_failure=ignore",
+    "db=parallel.db",
+]
+WARM_S, MOST_WARM_CALLS, CALLS = 2.0, 5000, 200
 #: Largest relative difference on GPUs.
 CLOSE = 0.03
+COLUMNS = [
+    Column("cell"),
+    Column("loop: latency, period ms", numeric=True),
+    Column("with short gaps", numeric=True),
+    Column("effbench ÷ it: latency", numeric=True),
+    Column("period", numeric=True),
+]
 
 Step = Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Loop:
-    """What a process of the loop by hand does."""
-
-    mode: str
-    bs: int
-    size: int
-    network: dict[str, int]
-    folder: str
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,16 @@ class Figures:
 
     def __str__(self) -> str:
         return f"{self.latency_ms:.3f}, {self.period_ms:.3f}"
+
+    def over(self, other: Figures) -> Figures:
+        """Return these figures ÷ others."""
+        latency = self.latency_ms / other.latency_ms
+        return Figures(latency, self.period_ms / other.period_ms)
+
+    @property
+    def is_close(self) -> bool:
+        """Whether both ratios are near 1."""
+        return max(abs(self.latency_ms - 1), abs(self.period_ms - 1)) <= CLOSE
 
 
 @dataclass(frozen=True)
@@ -96,38 +118,39 @@ def plan_of(module: LlamaDecoder) -> dict[str, Any]:
         "tokens": RowwiseParallel(input_layouts=Replicate()),
         "head": ColwiseParallel(output_layouts=Replicate()),
     }
-    for number in range(len(module.blocks)):
-        block = f"blocks.{number}"
+    for number, block in enumerate(module.blocks):
         for name in ("query", "key", "value"):
-            plan[f"{block}.attention.{name}"] = ColwiseParallel()
-        plan[f"{block}.attention.project"] = RowwiseParallel()
-        for name, child in module.blocks[number].mlp.named_children():
-            if isinstance(child, nn.Linear):
-                is_last = child.out_features == module.tokens.embedding_dim
-                plan[f"{block}.mlp.{name}"] = RowwiseParallel() if is_last else ColwiseParallel()
+            plan[f"blocks.{number}.attention.{name}"] = ColwiseParallel()
+        plan[f"blocks.{number}.attention.project"] = RowwiseParallel()
+        for name, child in block.mlp.named_children():
+            if not isinstance(child, nn.Linear):
+                continue
+            is_last = child.out_features == module.tokens.embedding_dim
+            style = RowwiseParallel if is_last else ColwiseParallel
+            plan[f"blocks.{number}.mlp.{name}"] = style()
     return plan
 
 
-def split_by_hand(module: LlamaDecoder, rank: int, size: int, device: str) -> None:
+def split_by_hand(module: LlamaDecoder, rank: int) -> None:
     module.head.weight = nn.Parameter(module.head.weight.detach().clone())  # no longer tied
-    parallelize_module(module, init_device_mesh(device, (size,)), plan_of(module))
+    parallelize_module(module, init_device_mesh(DEVICE, (RANKS,)), plan_of(module))
     for block in module.blocks:
         attention = block.attention
-        attention.heads //= size
-        attention.kv_heads //= size
-        for name in ("keys", "values"):
-            cache = getattr(attention.cache, name)
-            setattr(attention.cache, name, cache.chunk(size, dim=1)[rank].contiguous())
+        attention.heads //= RANKS
+        attention.kv_heads //= RANKS
+        cache = attention.cache
+        cache.keys = cache.keys.chunk(RANKS, dim=1)[rank].contiguous()
+        cache.values = cache.values.chunk(RANKS, dim=1)[rank].contiguous()
 
 
 def step_of(mode: str, module: nn.Module, args: tuple[Tensor, Tensor]) -> Step:
     if mode == "eager":
         return module
+    if mode == "default":
+        return torch.compile(module)
     if mode == "cuda-graph":
         return captured(module, args)
-    if mode == "default+graph":
-        return captured(torch.compile(module), args)
-    return torch.compile(module, mode=mode)
+    return captured(torch.compile(module), args)
 
 
 def captured(step: Step, args: tuple[Tensor, Tensor]) -> Step:
@@ -151,155 +174,163 @@ def captured(step: Step, args: tuple[Tensor, Tensor]) -> Step:
     return replay
 
 
-def run_rank(rank: int, loop: Loop) -> None:
-    on_cuda = torch.cuda.is_available()
-    device = "cuda" if on_cuda else "cpu"
-    if on_cuda:
+def run_rank(rank: int, mode: str, folder: str) -> None:
+    """Time a mode in this rank; the first one writes the figures."""
+    join_group(rank, folder)
+    module = build(rank)
+    args = (
+        torch.randint(0, NETWORK["vocab"], (1, 1), device=DEVICE),
+        torch.tensor([512], device=DEVICE),
+    )
+    with torch.no_grad():  # torch gathers inputs of split layers in inference mode
+        step = step_of(mode, module, args)
+        warm_up(step, args)
+        plain = time_calls(step, args)
+        short_gaps = plain
+        if ON_CUDA:
+            assert shorten_gaps() == 0
+            short_gaps = time_calls(step, args)
+    if rank == 0:
+        figures = {"plain": asdict(plain), "short_gaps": asdict(short_gaps)}
+        Path(folder, "figures").write_text(json.dumps(figures))
+    dist.all_reduce(torch.zeros(1, device=DEVICE))  # until rank 0 has written
+    synchronize()
+    os._exit(0)  # a communicator whose collectives a CUDA graph has captured may not end by itself
+
+
+def join_group(rank: int, folder: str) -> None:
+    """Give this rank its device, and connect it with the others."""
+    backend = "nccl"
+    if ON_CUDA:
         torch.cuda.set_device(rank)
     else:
+        backend = "gloo"
         torch.set_num_threads(1)
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    store = dist.FileStore(f"{loop.folder}/store", loop.size)
-    backend = "nccl" if on_cuda else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=loop.size)
+    store = dist.FileStore(f"{folder}/store", RANKS)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=RANKS)
+
+
+def build(rank: int) -> LlamaDecoder:
     torch.manual_seed(0)
-    module = LlamaDecoder(max_batch=loop.bs, **loop.network)
-    dtype = torch.bfloat16 if on_cuda else torch.float32
-    module = module.to(device, dtype).eval()
-    split_by_hand(module, rank, loop.size, device)
-    token = torch.randint(0, loop.network["vocab"], (loop.bs, 1), device=device)
-    position = torch.tensor([512], device=device)
-    with torch.no_grad():  # torch gathers inputs of split layers in inference mode
-        step = step_of(loop.mode, module, (token, position))
-        for _ in range(5):
-            step(token, position)
-        # the same number of calls on all ranks: as many as the first one needs for two seconds
-        synchronize(on_cuda)
-        began = time.perf_counter()
-        step(token, position)
-        synchronize(on_cuda)
-        calls = torch.tensor([max(1, int(WARM_S / (time.perf_counter() - began)))])
-        calls = calls.to(device)
-        dist.broadcast(calls, 0)
-        for _ in range(min(5000, int(calls))):
-            step(token, position)
-        plain = time_calls(step, (token, position))
-        short_gaps = plain
-        if on_cuda:
-            assert shorten_gaps() == 0
-            short_gaps = time_calls(step, (token, position))
-    if rank == 0:
-        figures = [plain.latency_ms, plain.period_ms, short_gaps.latency_ms, short_gaps.period_ms]
-        Path(loop.folder, "figures").write_text(" ".join(map(str, figures)))
-    dist.all_reduce(torch.zeros(1, device=device))  # until rank 0 has written
-    synchronize(on_cuda)
-    os._exit(0)  # a communicator whose collectives a CUDA graph has captured may not end by itself
+    module = LlamaDecoder(max_batch=1, **NETWORK).to(DEVICE, DTYPE).eval()
+    split_by_hand(module, rank)
+    return module
+
+
+def warm_up(step: Step, args: tuple[Tensor, Tensor]) -> None:
+    """Make the same number of calls on all ranks: as many as the first one needs for two
+    seconds."""
+    for _ in range(5):
+        step(*args)
+    synchronize()
+    began_s = time.perf_counter()
+    step(*args)
+    synchronize()
+    calls = int(WARM_S / (time.perf_counter() - began_s))
+    shared = torch.tensor([max(1, min(MOST_WARM_CALLS, calls))], device=DEVICE)
+    dist.broadcast(shared, 0)
+    for _ in range(int(shared)):
+        step(*args)
 
 
 def time_calls(step: Step, args: tuple[Tensor, Tensor]) -> Figures:
     """Time calls, which all ranks make; the latency is that of the slowest rank."""
-    on_cuda = torch.cuda.is_available()
-    latencies = []
+    latencies_ms = []
     for _ in range(CALLS):
-        synchronize(on_cuda)
-        began = time.perf_counter()
+        synchronize()
+        began_s = time.perf_counter()
         step(*args)
-        synchronize(on_cuda)
-        latencies.append(1e3 * (time.perf_counter() - began))
-    slowest = torch.tensor(latencies, device=args[0].device)
+        synchronize()
+        latencies_ms.append(1e3 * (time.perf_counter() - began_s))
     period_ms = math.nan
-    if on_cuda:
-        period_ms = period_by_events(step, *args)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return Figures(statistics.median(slowest.tolist()), period_ms)
+    if ON_CUDA:
+        period_ms = period_by_events(step, args)
+    slowest_ms = torch.tensor(latencies_ms, device=DEVICE)
+    dist.all_reduce(slowest_ms, dist.ReduceOp.MAX)
+    return Figures(median(slowest_ms.tolist()), period_ms)
 
 
-def period_by_events(step: Step, token: Tensor, position: Tensor) -> float:
+def period_by_events(step: Step, args: tuple[Tensor, Tensor]) -> float:
     """Return ms per call, back to back."""
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     for _ in range(CALLS // 4):
-        step(token, position)
+        step(*args)
     start.record()
     for _ in range(CALLS):
-        step(token, position)
+        step(*args)
     end.record()
     end.synchronize()
     return start.elapsed_time(end) / CALLS
 
 
-def synchronize(on_cuda: bool) -> None:
-    if on_cuda:
+def synchronize() -> None:
+    if ON_CUDA:
         torch.cuda.synchronize()
 
 
-def by_hand(mode: str, bs: int, size: int, network: dict[str, int]) -> LoopFigures:
+def by_hand(mode: str) -> LoopFigures:
     with tempfile.TemporaryDirectory() as folder:
-        loop = Loop(mode, bs, size, network, folder)
-        mp.spawn(run_rank, (loop,), nprocs=size)
-        figures = [float(word) for word in Path(folder, "figures").read_text().split()]
-    return LoopFigures(Figures(*figures[:2]), Figures(*figures[2:]))
+        mp.spawn(run_rank, (mode, folder), nprocs=RANKS)
+        figures = json.loads(Path(folder, "figures").read_text())
+    return LoopFigures(Figures(**figures["plain"]), Figures(**figures["short_gaps"]))
 
 
 # --- by effbench
 
 
-def by_effbench(args: argparse.Namespace, network: dict[str, int], number: int) -> None:
-    words = ["model=llama-1b-decode", f"bs={args.bs}", f"mode={args.modes}"]
-    words += [f"model.module.{name}={value}" for name, value in network.items()]
-    words += [f"parallel={args.parallel}", f"db={args.db}", f"sweep.name=parallel-{number}"]
-    effbench.sweep([*words, "protocol=quick", "on_failure=ignore", *args.settings])
-
-
-def figures_of(db: str, number: int) -> dict[tuple[str, int], Figures]:
-    with Store.open(db, mode="read") as store:
-        results = store.results(store.find_sweep(f"parallel-{number}").id)
+def by_effbench(settings: Sequence[str]) -> dict[str, Figures]:
+    """Measure the cells and return mode -> figures; print why others have none."""
+    words = [f"model.module.{name}={value}" for name, value in NETWORK.items()]
+    sweep = effbench.sweep([*SETTINGS, *words, *settings])
+    with Store.open(sweep.db, mode="read") as store:
+        results = store.results(sweep.id)
     figures = {}
     for result in results:
         if result.latency_ms is None:
-            print(f"{result.mode} bs={result.bs}: {result.status}: {result.reason}")
-        else:
-            period_ms = math.nan if result.period_ms is None else result.period_ms
-            figures[result.mode, result.bs] = Figures(result.latency_ms, period_ms)
+            print(f"{result.mode}: {result.status}: {result.reason}")
+            continue
+        period_ms = result.period_ms
+        if period_ms is None:
+            period_ms = math.nan
+        figures[result.mode] = Figures(result.latency_ms, period_ms)
     return figures
 
 
+# --- both
+
+
+def row_of(mode: str, loop: LoopFigures, ratios: Sequence[Figures]) -> list[str]:
+    latencies = in_line(ratio.latency_ms for ratio in ratios)
+    periods = in_line(ratio.period_ms for ratio in ratios)
+    return [mode, str(loop.plain), str(loop.short_gaps), latencies, periods]
+
+
+def in_line(ratios: Iterable[float]) -> str:
+    return ", ".join(f"{ratio:.3f}" for ratio in ratios)
+
+
 def main() -> int:
-    on_cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parallel", default="tp2")
-    parser.add_argument("--modes", default=MODES if on_cuda else CPU_MODES)
-    parser.add_argument("--bs", default="1,8")
-    parser.add_argument("--layers", type=int, help="of the network, instead of 16 or 4")
-    parser.add_argument("--db", default="parallel.db")
-    parser.add_argument("settings", nargs="*")
+    parser.add_argument("settings", nargs="*", metavar="SETTING")
     args = parser.parse_args()
-    parallel = Parallel.parse(args.parallel)
-    assert parallel is not None
-    network = dict(LARGE if on_cuda else SMALL)
-    if args.layers:
-        network["layers"] = args.layers
-    by_effbench(args, network, 1)
+    sweeps = [by_effbench(args.settings)]
     loops = {}
-    for bs in map(int, args.bs.split(",")):
-        for mode in args.modes.split(","):
-            loops[mode, bs] = by_hand(mode, bs, parallel.size, network)
-            print(f"by hand: {mode} bs={bs}: {loops[mode, bs].short_gaps}", flush=True)
-    by_effbench(args, network, 2)
-    sweeps = [figures_of(args.db, number) for number in (1, 2)]
-    far = 0
-    print("| cell | loop: latency, period ms | with short gaps | effbench ÷ it: latency | period |")
-    print("| --- | ---: | ---: | ---: | ---: |")
-    for cell, loop in loops.items():
-        measured = [figures[cell] for figures in sweeps if cell in figures]
-        by_loop = loop.short_gaps
-        latencies = [figures.latency_ms / by_loop.latency_ms for figures in measured]
-        periods = [figures.period_ms / by_loop.period_ms for figures in measured]
-        far += any(abs(ratio - 1) > CLOSE for ratio in latencies + periods)
-        columns = [", ".join(f"{ratio:.3f}" for ratio in ratios) for ratios in (latencies, periods)]
-        print(f"| {cell[0]} bs={cell[1]} | {loop.plain} | {by_loop} | {' | '.join(columns)} |")
-    return int(on_cuda and far > 0)
+    for mode in MODES:
+        loops[mode] = by_hand(mode)
+        print(f"by hand: {mode}: {loops[mode].short_gaps}", flush=True)
+    sweeps.append(by_effbench(args.settings))
+    rows = []
+    is_close = True
+    for mode, loop in loops.items():
+        measured = [figures[mode] for figures in sweeps if mode in figures]
+        ratios = [figures.over(loop.short_gaps) for figures in measured]
+        rows.append(row_of(mode, loop, ratios))
+        is_close = is_close and all(ratio.is_close for ratio in ratios)
+    print(Table.of(COLUMNS, rows).render("markdown"))
+    return int(ON_CUDA and not is_close)
 
 
 if __name__ == "__main__":
