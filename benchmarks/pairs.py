@@ -1,15 +1,15 @@
 """Are speedups of pairs steadier than those of separate processes, and do pairs change what they
 measure?
 
-    python benchmarks/pairs.py [--device cpu] [--rounds 8] [--busy "at times"] [--db FILE]
-        [--model MODEL] [--bs SIZES] [--modes MODES] [SETTING ...]
-    python benchmarks/pairs.py --tables --db FILE
-    python benchmarks/pairs.py --bias [--device cpu] [--seconds 3]
+    python benchmarks/pairs.py [--busy "at times"] [--model MODEL] [SETTING ...]
+    python benchmarks/pairs.py --tables FILE.db
+    python benchmarks/pairs.py --bias
 
-The first form runs each cell in `--rounds` processes, and compares the standard deviation between
+The first form runs each cell in eight processes, and compares the standard deviation between
 processes of both speedups: eager's latency ÷ the mode's latency in separate processes of the same
 round, and the median ratio of pairs in one process. `--busy`: other programs work on every core, as
-in `busy_host.py`. The second form prints the tables of all sweeps in a database.
+in `busy_host.py`. Settings replace those of the sweeps, such as `protocol.rounds=4 db=FILE.db`. The
+second form prints the tables of all sweeps in a database.
 
 The third form times a mode's batches in one process, after eager's batches and after its own ones,
 for several numbers of calls that do not count at the start of a batch. The ratio of both is the
@@ -19,75 +19,109 @@ bias of pairs.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
-import math
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from statistics import geometric_mean, mean, median
 
+import numpy as np
 import torch
 from busy_host import LOOPS, busy
 
 import effbench
 from effbench.core.cell import StoredTrial
+from effbench.core.table import Column, Table
 from effbench.measure.pairs import LatencySide
 from effbench.measure.rules import Rules
 from effbench.measure.timing import Timer, no_garbage_collection
+from effbench.models.inputs import Step
 from effbench.models.mlp import MLP
 from effbench.modes.base import Example
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
+from effbench.stats.intervals import Interval, median_interval
 from effbench.store import Store
 from effbench.store.summary import CountedTrials
 
-#: The modes that are compared on a GPU.
-GPU_MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
-
-
-@dataclass(frozen=True)
-class Cells:
-    """The cells of a sweep: a model, and sizes and modes with commas between them."""
-
-    model: str
-    bs: str
-    modes: str
-    more: tuple[str, ...] = ()
-
-    @property
-    def overrides(self) -> list[str]:
-        return [f"model={self.model}", f"bs={self.bs}", f"mode={self.modes}", *self.more]
-
-
-#: The sweeps, by device.
+GPU_MODES = "mode=eager,default,reduce-overhead,cuda-graph,default+graph"
+CPU_MODES = "mode=eager,default"
+#: The sweeps by device: model -> its settings.
 SWEEPS = {
-    "cpu": (
-        Cells("mlp", "1", "eager,default"),
-        Cells("gpt2", "1", "eager,default", ("model.module.layers=2",)),
-    ),
-    "cuda": (
-        Cells("mlp", "8", GPU_MODES),
-        Cells("gpt2", "1", GPU_MODES),
-        Cells("resnet50", "1,64", GPU_MODES),
-    ),
+    "cpu": {
+        "mlp": ("bs=1", CPU_MODES),
+        "gpt2": ("bs=1", CPU_MODES, "model.module.layers=2"),
+    },
+    "cuda": {
+        "mlp": ("bs=8", GPU_MODES),
+        "gpt2": ("bs=1", GPU_MODES),
+        "resnet50": ("bs=1,64", GPU_MODES),
+    },
 }
-#: Timers: the column of the time, and that of the speedup of pairs.
-TIMERS = {"latency": ("latency_ms", "pair_speedup"), "period": ("period_ms", "pair_period_speedup")}
 WARM_CALLS = (0, 1, 2, 5, 10, 20)
+#: Seconds for each bias, and the least number of pairs.
+BIAS_S, LEAST_PAIRS = 3.0, 20
 #: Width and number of layers of the modules whose bias is measured: bound by launches, by both, by
 #: arithmetic.
 SIZES = {"cpu": ((32, 6), (256, 6), (1024, 6)), "cuda": ((256, 12), (2048, 12), (8192, 12))}
+DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
+CELL = [Column("cell"), Column("mode"), Column("timer")]
+SPEEDUPS = [
+    *CELL,
+    Column("processes", numeric=True),
+    Column("SD separate", numeric=True),
+    Column("SD paired", numeric=True),
+    Column("paired speedup", numeric=True),
+    Column("paired ÷ separate", numeric=True),
+    Column("in disturbed moments", numeric=True),
+    Column("unmarked separate", numeric=True),
+    Column("sd_unmarked_separate", "SD", numeric=True),
+    Column("unmarked pairs", numeric=True),
+    Column("sd_unmarked_pairs", "SD", numeric=True),
+]
+TIMES = [
+    *CELL,
+    Column("median ms", numeric=True),
+    Column("processes", numeric=True),
+    Column("sd", "SD", numeric=True),
+    Column("that count", numeric=True),
+    Column("sd_that_count", "SD", numeric=True),
+    Column("host disturbed", numeric=True),
+    Column("s per trial", numeric=True),
+]
 
 
-# --- spread between processes ---
+# --- spread between processes
 
 
 @dataclass(frozen=True)
-class Cell:
+class Quantity:
+    """A timer, and the fields of a trial that hold its time and the speedup of its pairs."""
+
+    timer: str
+    time: str
+    speedup: str
+
+    def time_of(self, trial: StoredTrial) -> float:
+        return getattr(trial, self.time)
+
+    def pairs_of(self, trial: StoredTrial) -> float | None:
+        return getattr(trial, self.speedup)
+
+    def disturbed_pairs_of(self, trial: StoredTrial) -> float | None:
+        """Return the speedup of pairs in disturbed moments."""
+        return getattr(trial, f"{self.speedup}_disturbed")
+
+
+QUANTITIES = (
+    Quantity("latency", "latency_ms", "pair_speedup"),
+    Quantity("period", "period_ms", "pair_period_speedup"),
+)
+
+
+@dataclass(frozen=True)
+class Label:
     """What a table says about a cell. `point`: its model and batch size."""
 
     point: str
@@ -96,7 +130,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Round:
-    """The trials of a mode and of eager in one round, rows of `trial`."""
+    """The trials of a mode and of eager in one round."""
 
     own: StoredTrial
     eager: StoredTrial
@@ -110,256 +144,224 @@ class Round:
         """Whether neither separate process was disturbed."""
         return self.own.disturbance is None and self.eager.disturbance is None
 
+    def separate(self, quantity: Quantity) -> float:
+        return quantity.time_of(self.eager) / quantity.time_of(self.own)
+
+
+@dataclass(frozen=True)
+class MeasuredSweep:
+    """The first attempts of a sweep that are ok, and the label of each cell by key."""
+
+    trials: list[StoredTrial]
+    labels: dict[str, Label]
+
+    @classmethod
+    def read(cls, db: str, sweep_id: str) -> MeasuredSweep:
+        labels = {}
+        for row in effbench.results(db, sweep_id).itertuples():
+            labels[row.cell_key] = Label(f"{row.model} bs={row.bs}", row.mode)
+        with Store.open(db, mode="read") as store:
+            trials = store.trials(sweep_id)
+        usable = [trial for trial in trials if trial.attempt == 0 and trial.status == "ok"]
+        return cls(usable, labels)
+
+    @property
+    def quantities(self) -> list[Quantity]:
+        """Those of which there are pairs."""
+        return [it for it in QUANTITIES if any(map(it.pairs_of, self.trials))]
+
+    def trials_of(self, label: Label) -> list[StoredTrial]:
+        return [trial for trial in self.trials if self.labels[trial.cell_key] == label]
+
+    def rounds_of(self, label: Label, quantity: Quantity) -> list[Round]:
+        """Return the rounds in which this cell has pairs and eager has a time."""
+        eager = {trial.round: trial for trial in self.trials_of(Label(label.point, "eager"))}
+        rounds = []
+        for trial in self.trials_of(label):
+            if quantity.pairs_of(trial) is not None and trial.round in eager:
+                rounds.append(Round(trial, eager[trial.round]))
+        return rounds
+
+    def print_tables(self) -> None:
+        """Print the table of speedups, and that of times."""
+        speedups, times = [], []
+        for quantity, label in itertools.product(self.quantities, self.labels.values()):
+            names = [label.point, label.mode, quantity.timer]
+            rounds = self.rounds_of(label, quantity)
+            trials = self.trials_of(label)
+            if rounds:
+                speedups.append([*names, *speedup_figures(rounds, quantity)])
+            if trials:
+                times.append([*names, *time_figures(trials, quantity)])
+        print()
+        print(Table.of(SPEEDUPS, speedups).render("markdown"))
+        print(Table.of(TIMES, times).render("markdown"), end="", flush=True)
+
+
+def speedup_figures(rounds: Sequence[Round], quantity: Quantity) -> list[str]:
+    """Return the figures of a row of the table of speedups."""
+    separate = [round.separate(quantity) for round in rounds]
+    paired = [quantity.pairs_of(round.own) for round in rounds]
+    disturbed = [quantity.disturbed_pairs_of(round.own) for round in rounds]
+    unmarked = [round.separate(quantity) for round in rounds if round.has_unmarked_times]
+    unmarked_pairs = [quantity.pairs_of(round.own) for round in rounds if round.has_unmarked_pairs]
+    return [
+        str(len(rounds)),
+        spread(separate),
+        spread(paired),
+        average(paired),
+        f"{geometric_mean(paired) / geometric_mean(separate):.3f}",
+        average(speedup for speedup in disturbed if speedup is not None),
+        str(len(unmarked)),
+        spread(unmarked),
+        str(len(unmarked_pairs)),
+        spread(unmarked_pairs),
+    ]
+
+
+def time_figures(trials: Sequence[StoredTrial], quantity: Quantity) -> list[str]:
+    """Return the figures of a row of the table of times. `trials`: the cell's."""
+    times_ms = [quantity.time_of(trial) for trial in trials]
+    counted_ms = [quantity.time_of(trial) for trial in CountedTrials.of(trials).kept]
+    fractions = [trial.disturbed_fraction for trial in trials]
+    disturbed = [fraction for fraction in fractions if fraction is not None]
+    host = "—"
+    if disturbed:
+        host = f"{median(disturbed):.0%} ({min(disturbed):.0%}–{max(disturbed):.0%})"
+    return [
+        f"{median(times_ms):.4g}",
+        str(len(times_ms)),
+        spread(times_ms),
+        str(len(counted_ms)),
+        spread(counted_ms),
+        host,
+        f"{mean(trial.wall_s for trial in trials):.1f}",
+    ]
+
 
 def spread(values: Sequence[float]) -> str:
     """Return the standard deviation of the logarithms."""
     if len(values) < 2:
         return "—"
-    return f"{statistics.stdev(math.log(value) for value in values):.1%}"
+    return f"{np.std(np.log(values), ddof=1):.1%}"
 
 
-def average(values: Sequence[float]) -> str:
+def average(values: Iterable[float]) -> str:
+    values = list(values)
     if not values:
         return "—"
-    return f"{statistics.geometric_mean(values):.3f}"
+    return f"{geometric_mean(values):.3f}"
 
 
-def first_attempts(rows: Sequence[StoredTrial]) -> list[StoredTrial]:
-    return [row for row in rows if row.attempt == 0 and row.status == "ok"]
+def measure(device: str, model: str | None, kind: str | None, settings: Sequence[str]) -> None:
+    """Run the sweeps of the device, or that of one model, while other programs work."""
+    with tempfile.TemporaryDirectory() as folder, busy(kind):
+        common = [f"device={device}", "protocol.rounds=8", f"db={folder}/pairs.db", *settings]
+        for name, cells in SWEEPS[device].items():
+            if model not in (None, name):
+                continue
+            began_s = time.monotonic()
+            sweep = effbench.sweep([f"model={name}", *cells, *common])
+            print_sweep(sweep.db, sweep.id)
+            print(f"(sweep of {name}: {time.monotonic() - began_s:.0f} s)", flush=True)
 
 
-def rounds_of(
-    cell: Cell, rows: Sequence[StoredTrial], cells: dict[str, Cell], pair_column: str
-) -> list[Round]:
-    """Return the rounds in which this cell has pairs and eager has a time. `cells`: by key."""
-    baseline = Cell(cell.point, "eager")
-    eager = {row.round: row for row in rows if cells[row.cell_key] == baseline}
-    return [
-        Round(row, eager[row.round])
-        for row in rows
-        if cells[row.cell_key] == cell
-        and getattr(row, pair_column) is not None
-        and row.round in eager
-    ]
-
-
-def compare(cell: Cell, rounds: Sequence[Round], timer: str) -> str:
-    """Return the line of the table of speedups."""
-    time_column, pair_column = TIMERS[timer]
-
-    def separate(chosen: Sequence[Round]) -> list[float]:
-        return [getattr(it.eager, time_column) / getattr(it.own, time_column) for it in chosen]
-
-    def paired(chosen: Sequence[Round]) -> list[float]:
-        return [getattr(it.own, pair_column) for it in chosen]
-
-    unmarked_times = [it for it in rounds if it.has_unmarked_times]
-    unmarked_pairs = [it for it in rounds if it.has_unmarked_pairs]
-    busy_ratios = [getattr(it.own, f"{pair_column}_disturbed") for it in rounds]
-    ratio = statistics.geometric_mean(paired(rounds)) / statistics.geometric_mean(separate(rounds))
-    values = (
-        cell.point,
-        cell.mode,
-        timer,
-        f"{len(rounds)}",
-        spread(separate(rounds)),
-        spread(paired(rounds)),
-        average(paired(rounds)),
-        f"{ratio:.3f}",
-        average([value for value in busy_ratios if value is not None]),
-        f"{len(unmarked_times)}",
-        spread(separate(unmarked_times)),
-        f"{len(unmarked_pairs)}",
-        spread(paired(unmarked_pairs)),
-    )
-    return f"| {' | '.join(values)} |"
-
-
-def describe_times(cell: Cell, rows: Sequence[StoredTrial], timer: str) -> str:
-    """Return the line of the table of times. `rows`: the cell's trials."""
-    column, _ = TIMERS[timer]
-    that_count = CountedTrials.of(rows).kept
-    disturbed = [row.disturbed_fraction for row in rows if row.disturbed_fraction is not None]
-    host = "—"
-    if disturbed:
-        host = f"{statistics.median(disturbed):.0%} ({min(disturbed):.0%}–{max(disturbed):.0%})"
-    values = (
-        cell.point,
-        cell.mode,
-        timer,
-        f"{statistics.median(getattr(row, column) for row in rows):.4g}",
-        f"{len(rows)}",
-        spread([getattr(row, column) for row in rows]),
-        f"{len(that_count)}",
-        spread([getattr(trial, column) for trial in that_count]),
-        host,
-        f"{statistics.mean(row.wall_s for row in rows):.1f}",
-    )
-    return f"| {' | '.join(values)} |"
-
-
-def print_head(texts: Sequence[str], numbers: Sequence[str]) -> None:
-    print(f"\n| {' | '.join([*texts, *numbers])} |")
-    print(f"|{' --- |' * len(texts)}{' ---: |' * len(numbers)}")
-
-
-def print_tables(db: str, sweep_id: str) -> None:
-    """Print the tables of a sweep: speedups, then times."""
+def print_sweep(db: str, sweep_id: str) -> None:
+    MeasuredSweep.read(db, sweep_id).print_tables()
     results = effbench.results(db, sweep_id)
-    cells = {
-        row.cell_key: Cell(f"{row.model} bs={row.bs}", row.mode) for row in results.itertuples()
-    }
-    with Store.open(db, mode="read") as store:
-        rows = first_attempts(store.trials(sweep_id))
-    timers = [
-        timer for timer, (_, column) in TIMERS.items() if any(getattr(row, column) for row in rows)
-    ]
-    texts = ("cell", "mode", "timer")
-    speedups = ("processes", "SD separate", "SD paired", "paired speedup", "paired ÷ separate")
-    parts = ("in disturbed moments", "unmarked separate", "SD", "unmarked pairs", "SD")
-    print_head(texts, (*speedups, *parts))
-    for timer, cell in itertools.product(timers, cells.values()):
-        rounds = rounds_of(cell, rows, cells, TIMERS[timer][1])
-        if rounds:
-            print(compare(cell, rounds, timer), flush=True)
-    times = ("median ms", "processes", "SD", "that count", "SD", "host disturbed", "s per trial")
-    print_head(texts, times)
-    for timer, cell in itertools.product(timers, cells.values()):
-        of_cell = [row for row in rows if cells[row.cell_key] == cell]
-        if of_cell:
-            print(describe_times(cell, of_cell, timer), flush=True)
     for row in results[results["status"] != "ok"].itertuples():
         print(f"{row.model} {row.mode}: {row.status}: {row.reason}")
 
 
-def chosen_cells(args: argparse.Namespace) -> list[Cells]:
-    """Return the sweeps of the device, with the model, sizes and modes of the command."""
-    changes = {}
-    if args.bs:
-        changes["bs"] = args.bs
-    if args.modes:
-        changes["modes"] = args.modes
-    return [
-        dataclasses.replace(cells, **changes)
-        for cells in SWEEPS[args.device]
-        if args.model in (None, cells.model)
-    ]
-
-
-def spreads(args: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory() as folder, busy(args.busy):
-        db = args.db or str(Path(folder) / "pairs.db")
-        for cells in chosen_cells(args):
-            began = time.monotonic()
-            more = (f"db={db}", f"device={args.device}", f"protocol.rounds={args.rounds}")
-            sweep = effbench.sweep([*cells.overrides, *more, *args.settings])
-            print_tables(db, sweep.id)
-            print(f"(sweep of {cells.model}: {time.monotonic() - began:.0f} s)", flush=True)
-
-
-def stored_tables(db: str) -> None:
+def print_sweeps(db: str) -> None:
     """Print the tables of all sweeps in a database, oldest first."""
     with Store.open(db, mode="read") as store:
         sweeps = store.sweeps()
-    for info in reversed(sweeps):
-        print_tables(db, info.id)
+    for sweep in reversed(sweeps):
+        print_sweep(db, sweep.id)
 
 
-# --- bias ---
+# --- bias
 
 
-@dataclass(frozen=True)
-class Bias:
-    """The time of a mode's batch after one of eager ÷ the time after one of its own, with the
-    bounds of its median."""
-
-    ratio: float
-    low: float
-    high: float
-
-
-def steps(device: str, module: torch.nn.Module, x: torch.Tensor) -> dict[str, Callable[..., Any]]:
+def steps(module: MLP, x: torch.Tensor) -> dict[str, Step]:
+    """Return mode -> its step."""
     modes = {"default": Compiled()}
-    if device == "cuda":
+    if x.is_cuda:
         modes |= {"cuda-graph": CudaGraph(), "default+graph": CompiledCudaGraph()}
-    return {"eager": module} | {
-        name: mode.prepare(module, Example((x,))).step for name, mode in modes.items()
-    }
+    prepared: dict[str, Step] = {"eager": module}
+    for name, mode in modes.items():
+        prepared[name] = mode.prepare(module, Example((x,))).step
+    return prepared
 
 
-def bias_of(own: Timer, eager: Timer, warm_calls: int, seconds: float) -> Bias:
-    """Return the bias with this number of calls that do not count."""
-    own_ms = statistics.median(own.warm_up().samples_ms[-20:])
-    eager_ms = statistics.median(eager.warm_up().samples_ms[-20:])
+def bias_of(own: Timer, eager: Timer, warm_calls: int) -> Interval:
+    """Return the median time of a mode's batch after one of eager ÷ after one of its own, if this
+    number of calls does not count."""
+    own_ms, eager_ms = warm_ms(own), warm_ms(eager)
     side = LatencySide(own, own_ms, warm_calls)
-    others = {"eager": LatencySide(eager, eager_ms), "own": LatencySide(own, own_ms)}
-    ratios = []
-    until = time.perf_counter() + seconds
-    for number in itertools.count():
-        order = ("eager", "own") if number % 2 else ("own", "eager")
-        after: dict[str, float] = {}
-        for name in order:
-            others[name].batch()
-            after[name] = side.batch().ms
-        ratios.append(after["eager"] / after["own"])
-        if time.perf_counter() >= until and len(ratios) >= 20:
-            break
-    ratios.sort()
-    half = 0.98 * math.sqrt(len(ratios))  # order statistics of a 95 % interval
-    middle = (len(ratios) - 1) / 2
-    low, high = max(0, math.floor(middle - half)), min(len(ratios) - 1, math.ceil(middle + half))
-    return Bias(statistics.median(ratios), ratios[low], ratios[high])
+    own_before = LatencySide(own, own_ms)
+    eager_before = LatencySide(eager, eager_ms)
+    ratios: list[float] = []
+    until_s = time.perf_counter() + BIAS_S
+    while time.perf_counter() < until_s or len(ratios) < LEAST_PAIRS:
+        if len(ratios) % 2:
+            after_eager_ms = ms_after(eager_before, side)
+            after_own_ms = ms_after(own_before, side)
+        else:
+            after_own_ms = ms_after(own_before, side)
+            after_eager_ms = ms_after(eager_before, side)
+        ratios.append(after_eager_ms / after_own_ms)
+    return median_interval(ratios)
 
 
-def biases(args: argparse.Namespace) -> None:
-    device = torch.device(args.device)
-    rules = Rules(budget_s=2.0)
-    print(
-        "| width | mode | ms | " + " | ".join(f"{calls} warm calls" for calls in WARM_CALLS) + " |"
-    )
-    print(f"| ---: | --- |{' ---: |' * (1 + len(WARM_CALLS))}")
-    dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
-    for width, layers in SIZES[args.device]:
+def warm_ms(timer: Timer) -> float:
+    """Return the latency at the end of a warm-up."""
+    return median(timer.warm_up().samples_ms[-20:])
+
+
+def ms_after(before: LatencySide, side: LatencySide) -> float:
+    before.batch()
+    return side.batch().ms
+
+
+def print_biases(device_name: str) -> None:
+    device = torch.device(device_name)
+    dtype = DTYPES[device_name]
+    columns = [Column("width", numeric=True), Column("mode"), Column("ms", numeric=True)]
+    columns += [Column(f"{calls} warm calls", numeric=True) for calls in WARM_CALLS]
+    rows = []
+    for width, layers in SIZES[device_name]:
         module = MLP(width=width, depth=layers).to(device, dtype).eval()
         x = torch.randn(8, width, device=device, dtype=dtype)
         with torch.inference_mode(), no_garbage_collection():
-            made = steps(args.device, module, x)
-            timers = {name: Timer(step, [((x,), {})], device, rules) for name, step in made.items()}
+            timers = {}
+            for name, step in steps(module, x).items():
+                timers[name] = Timer(step, [((x,), {})], device, Rules(budget_s=2.0))
             for name, timer in timers.items():
-                found = [
-                    bias_of(timer, timers["eager"], calls, args.seconds) for calls in WARM_CALLS
-                ]
-                cells = [f"{it.ratio:.3f} ({it.low:.3f}–{it.high:.3f})" for it in found]
-                ms = statistics.median(timer.warm_up().samples_ms[-20:])
-                print(f"| {width} | {name} | {ms:.3g} | {' | '.join(cells)} |", flush=True)
+                biases = [bias_of(timer, timers["eager"], calls) for calls in WARM_CALLS]
+                texts = [f"{bias.value:.3f} ({bias.low:.3f}–{bias.high:.3f})" for bias in biases]
+                rows.append([width, name, f"{warm_ms(timer):.3g}", *texts])
+    print(Table.of(columns, rows).render("markdown"))
 
 
 def main() -> None:
+    device = "cpu"
+    if torch.cuda.is_available():
+        device = "cuda"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=list(SWEEPS)
-    )
-    parser.add_argument("--rounds", type=int, default=8, help="processes per cell")
     parser.add_argument("--busy", choices=list(LOOPS), help="other programs on every core")
-    parser.add_argument("--db", help="database to keep; default: a temporary one")
     parser.add_argument("--model", help="only this model of the sweeps")
-    parser.add_argument("--bs", help="other batch sizes, with commas between them")
-    parser.add_argument("--modes", help="other modes, with commas between them; `eager` among them")
-    parser.add_argument(
-        "--tables", action="store_true", help="only print the tables of the sweeps in --db"
-    )
+    parser.add_argument("--tables", metavar="FILE.db", help="only print the tables of its sweeps")
     parser.add_argument("--bias", action="store_true", help="measure the bias of pairs instead")
-    parser.add_argument("--seconds", type=float, default=3.0, help="per figure of --bias")
     parser.add_argument("settings", nargs="*", metavar="SETTING")
     args = parser.parse_args()
-    if args.tables and not args.db:
-        parser.error("--tables needs --db")
     if args.tables:
-        stored_tables(args.db)
+        print_sweeps(args.tables)
     elif args.bias:
-        biases(args)
+        print_biases(device)
     else:
-        spreads(args)
+        measure(device, args.model, args.busy, args.settings)
 
 
 if __name__ == "__main__":
