@@ -62,6 +62,15 @@ def statistics_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
+def state_of(pid: int) -> str | None:
+    """Return the letter of a process's state, such as `T` if it was stopped and `Z` if it has
+    ended; None once it is gone."""
+    try:
+        return statistics_of(pid)[0]
+    except (OSError, IndexError):
+        return None
+
+
 def cpu_s() -> float:
     """Return for how long this process and its descendants have used cores so far."""
     used = os.times()
@@ -91,7 +100,9 @@ def descendants(root: int) -> set[int]:
     process."""
     table = process_table()
     tree = {root} | {pid for pid, (_, session) in table.items() if session == root}
-    while more := {pid for pid, (parent, _) in table.items() if parent in tree} - tree:
+    more = tree
+    while more:
+        more = {pid for pid, (parent, _) in table.items() if parent in tree} - tree
         tree |= more
     return tree - {root, os.getpid()}
 
@@ -100,15 +111,13 @@ def wait_until_gone(pid: int, timeout_s: float) -> None:
     """Wait until the process has ended, for at most `timeout_s`. It need not be a child of this
     process."""
     deadline = time.monotonic() + timeout_s
-    while pid in process_table() and time.monotonic() < deadline:
+    while state_of(pid) not in (None, "Z") and time.monotonic() < deadline:
         time.sleep(GONE_POLL_S)
 
 
 def is_stopped(pid: int) -> bool:
     """Return whether the process was stopped by a signal or a debugger, and has not continued."""
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    return False
+    return state_of(pid) in ("T", "t")
 
 
 def environment_of(pid: int, name: str) -> str | None:

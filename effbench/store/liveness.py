@@ -8,6 +8,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from effbench.core.processes import statistics_of
+
 
 def identity() -> dict[str, Any]:
     """Return the facts that identify this process, which a sweep stores as `host["process"]`; None
@@ -57,10 +59,13 @@ def _exists(process: Any) -> bool | None:
 def _started(pid: int) -> str | None:
     """Return the start of the process in clock ticks since boot, which tells apart processes that
     reuse a pid."""
-    fields = (_read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-    if not fields:
+    try:
+        fields = statistics_of(pid)
+    except OSError:
         return None
-    return "ended" if fields[0] == "Z" else fields[19]
+    if fields[0] == "Z":
+        return "ended"
+    return fields[19]
 
 
 def _namespace() -> str | None:

@@ -1,4 +1,4 @@
-"""The time for which processes use cores."""
+"""The time for which processes use cores, and their state."""
 
 import os
 import signal
@@ -22,3 +22,19 @@ def test_descendants_use_cores_for_their_ancestor():
         for pid in processes.descendants(parent.pid):
             os.kill(pid, signal.SIGKILL)
     assert seconds_of_descendants() - before_s > 0.2, "also once they have ended"
+
+
+def test_a_process_is_stopped_and_waited_for_until_it_has_ended():
+    with subprocess.Popen(["sleep", "60"]) as process:
+        start = time.monotonic()
+        processes.wait_until_gone(process.pid, 0.1)
+        assert time.monotonic() - start >= 0.1
+        assert not processes.is_stopped(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        while not processes.is_stopped(process.pid):
+            assert time.monotonic() - start < 30
+        process.kill()
+        processes.wait_until_gone(process.pid, 60)
+        assert time.monotonic() - start < 30, "although nobody has waited for it"
+    assert processes.state_of(process.pid) is None
+    assert not processes.is_stopped(process.pid)
