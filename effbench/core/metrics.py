@@ -1,9 +1,9 @@
 """All figures of trials and results, each declared once: `TrialFigures` and `ResultFigures`.
 
 A figure is a metric, which tables offer and comparisons may compare, or a fact, which only
-describes. `Trial` and
-`Result` in core/cell.py inherit these fields. The tables at the end of this file derive from the
-fields; the columns of the database, summaries, table headers and docs follow the tables.
+describes. `Trial` and `Result` in core/cell.py inherit these fields. The tables at the end of this
+file derive from the fields; the columns of the database, summaries, table headers and docs follow
+the tables.
 
 To add a metric, change in this order:
 
@@ -467,7 +467,7 @@ class TrialFigures:
 class ResultFigures:
     """The figures of a result: what the trials of a cell say together.
 
-    A figure of trials stands under its name, without a declaration of its own. `…_ci_low` and
+    A figure that trials declare under the same name needs no other declaration. `…_ci_low` and
     `…_ci_high` are the bounds of a metric's 95 % interval: `LogEstimate.interval` in
     stats/intervals.py computes them.
     """
@@ -625,17 +625,13 @@ class ResultFigures:
     cache_bytes: Whole = None
     cache_hits: Whole = None
     cache_misses: Whole = None
-    cache_reuse: Text = fact(
-        "how much of the cache a fresh process used: `whole`, `part` or `none`; of several trials"
-        " the least; NULL for `cache=none`"
-    )
+    cache_reuse: Text = None
     break_even_calls: Whole = metric(
         "break-even",
         unit="calls",
         from_times=True,
         help="calls until the preparation, or the longer cold start, pays for itself against the"
-        " baseline; NULL if never or"
-        " not significant, and for arrivals and CPU streams",
+        " baseline; NULL if never or not significant, and for arrivals and CPU streams",
     )
     build_peak_allocated_bytes: Whole = None
     prepare_peak_allocated_bytes: Whole = None
@@ -706,9 +702,9 @@ def declared_metrics(declaring: type[TrialFigures | ResultFigures]) -> dict[str,
 
 
 def metrics_of_results() -> tuple[Metric, ...]:
-    """Return the metrics of a result in the order of its fields: its own ones, and those of trials
-    that it has under the same name."""
-    known = {metric.name: metric for metric in TRIAL_METRICS if metric.title}
+    """Return the quantities of a result in the order of its fields: its own ones, and those of
+    trials that it has under the same name."""
+    known = {metric.name: metric for metric in TRIAL_METRICS}
     known |= declared_metrics(ResultFigures)
     fields = dataclasses.fields(ResultFigures)
     return tuple(known[field.name] for field in fields if field.name in known)

@@ -32,10 +32,10 @@ Rounds: TypeAlias = Annotated[int, Meta(ge=1, le=10_000)]
 NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 OneOrMore: TypeAlias = Annotated[float, Meta(ge=1)]
-#: Calls of one pass of a stream; requests per second.
 #: Processes at once; batch sizes that are prepared.
 UpTo64: TypeAlias = Annotated[int, Meta(ge=1, le=64)]
 UpTo16: TypeAlias = Annotated[int, Meta(ge=1, le=16)]
+#: Calls of one pass of a stream; requests per second.
 Calls: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
 Rate: TypeAlias = Annotated[float, Meta(ge=0, le=100_000)]
 LargestSize: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
