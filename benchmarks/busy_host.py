@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 import effbench
-from effbench.core.table import Column, Record, Table
+from effbench.core.table import Column, Table
 from effbench.store import Store
 
 #: One sweep for each network, because they have different settings.
@@ -163,7 +163,7 @@ def cell_table(turns: list[Turn]) -> Table:
     rows = []
     for cell, latency_ms in quiet_ms(turns).items():
         model, bs, mode = cell
-        row: Record = {"cell": f"{model} bs {bs} {mode}", "quiet_ms": f"{latency_ms:.4g}"}
+        row = {"cell": f"{model} bs {bs} {mode}", "quiet_ms": f"{latency_ms:.4g}"}
         speedups = []
         for name, frame in frames.items():
             result = frame.loc[cell]

@@ -48,7 +48,7 @@ from effbench.store.summary import CountedTrials
 GPU_MODES = "mode=eager,default,reduce-overhead,cuda-graph,default+graph"
 CPU_MODES = "mode=eager,default"
 #: The sweeps by device: model -> its settings.
-SWEEPS = {
+SWEEPS: dict[str, dict[str, tuple[str, ...]]] = {
     "cpu": {
         "mlp": ("bs=1", CPU_MODES),
         "gpt2": ("bs=1", CPU_MODES, "model.module.layers=2"),

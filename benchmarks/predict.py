@@ -193,7 +193,7 @@ def fit(rows: Sequence[Row]) -> ModeFit:
     eager = pd.DataFrame([row.eager for row in rows])
     measured = pd.DataFrame([row.result for row in rows])
     traits = pd.DataFrame([row.eager.traits for row in rows])
-    ones = np.ones(len(rows))
+    ones = [1.0] * len(rows)
     host = [ones, eager.host_kept_ms, eager.host_fused_ms]
     gpu = [eager.gpu_kept_ms, eager.gpu_fused_ms]
     host_ms, host_kept, host_fused = solve(host, measured.enqueue_ms)

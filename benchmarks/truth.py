@@ -15,8 +15,8 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -27,6 +27,7 @@ import torch
 from effbench.core.table import Column, Table
 from effbench.measure import profile, timing
 from effbench.measure.gpu import Gpu
+from effbench.measure.profile import Activity
 from effbench.measure.rules import Rules
 from effbench.measure.samples import Timing
 from effbench.models.attention import AttentionBlock
@@ -38,15 +39,19 @@ from effbench.stats.intervals import log_mean
 
 DEVICE = "cuda"
 NO_INPUTS: list[Inputs] = [((), {})]
-RELATIVE, ABSOLUTE_MS = 0.01, 0.001  # a right time is within 1 % or 1 µs
-CYCLES = (40_000, 200_000, 2_000_000, 20_000_000)  # 0.02, 0.1, 1 and 10 ms at about 2 GHz
-LATENCY_FROM_MS = 0.05  # latency includes the host, whose time varies by microseconds
+#: A right time is within 1 % or 1 µs.
+RELATIVE, ABSOLUTE_MS = 0.01, 0.001
+#: 0.02, 0.1, 1 and 10 ms at about 2 GHz.
+CYCLES = (40_000, 200_000, 2_000_000, 20_000_000)
+#: Latency includes the host, whose time varies by microseconds.
+LATENCY_FROM_MS = 0.05
 LAUNCHES = 500
 MATRIX = 8192
 COPY_BYTES = 2**30
-ELEMENTS = 2**27  # 256 MiB in bf16
+#: 256 MiB in bf16.
+ELEMENTS = 2**27
 ROUNDS = 5
-PASS = "pass"
+PASS, FAIL = "pass", "FAIL"
 
 Call = Callable[[], Any]
 
@@ -62,7 +67,27 @@ class Workload:
     truth: bool = False
 
 
-# --- effbench's timers, ms ---
+@dataclass(frozen=True)
+class Comparison:
+    """A row of a table: heading -> figure, and how a time compares with the truth."""
+
+    figures: Mapping[str, object]
+    verdict: str
+
+    @property
+    def passes(self) -> bool:
+        return self.verdict.startswith(PASS)
+
+    @property
+    def row(self) -> Mapping[str, object]:
+        return {**self.figures, "verdict": self.verdict}
+
+
+def within(measured_ms: float, expected_ms: float) -> bool:
+    return abs(measured_ms - expected_ms) <= max(RELATIVE * expected_ms, ABSOLUTE_MS)
+
+
+# --- effbench's timers
 
 
 def rules(seconds: float) -> Rules:
@@ -87,34 +112,69 @@ def warm_up(call: Call, seconds: float) -> None:
     timer(call, seconds).warm_up()
 
 
-def period(call: Call, seconds: float) -> Timing:
+def time_period(call: Call, seconds: float) -> Timing:
     return timer(call, seconds).period(rules(seconds).budget_s)
 
 
-def latency(call: Call, seconds: float) -> Timing:
-    return timer(call, seconds).latency(rules(seconds).budget_s)
+def period_ms(call: Call, seconds: float) -> float:
+    return median(time_period(call, seconds).samples_ms)
 
 
-def within(measured_ms: float, expected_ms: float) -> bool:
-    return abs(measured_ms - expected_ms) <= max(RELATIVE * expected_ms, ABSOLUTE_MS)
+def latency_ms(call: Call, seconds: float) -> float:
+    return median(timer(call, seconds).latency(rules(seconds).budget_s).samples_ms)
 
 
-# --- 1. spinning for known cycles ---
+# --- 1. spinning for known cycles
+
+
+@dataclass
+class Spin:
+    """A kernel that spins for a number of SM cycles, the clocks that NVML read meanwhile (none, if
+    it does not report them), and its times."""
+
+    cycles: int
+    clocks_mhz: list[int] = field(default_factory=list)
+    periods_ms: list[float] = field(default_factory=list)
+    latencies_ms: list[float] = field(default_factory=list)
+
+    def measure(self, seconds: float, gpu: Gpu) -> None:
+        spin = partial(torch.cuda._sleep, self.cycles)
+        self.clocks_mhz += clocks_while_spinning(gpu)
+        self.periods_ms.append(period_ms(spin, seconds))
+        self.latencies_ms.append(latency_ms(spin, seconds / 2))
+        self.clocks_mhz += clocks_while_spinning(gpu)
+
+    @property
+    def clock_mhz(self) -> float:
+        return median(self.clocks_mhz)
+
+    @property
+    def expected_ms(self) -> float:
+        return self.cycles / self.clock_mhz / 1e3
+
+    @property
+    def period_ms(self) -> float:
+        return median(self.periods_ms)
+
+    @property
+    def latency_ms(self) -> float:
+        return median(self.latencies_ms)
 
 
 def clocks_while_spinning(gpu: Gpu) -> list[int]:
     torch.cuda.synchronize()
     torch.cuda._sleep(3 * CYCLES[-1])
     time.sleep(0.005)
-    clocks = [gpu.state().sm_clock_mhz for _ in range(2)]
+    clocks_mhz = [gpu.state().sm_clock_mhz, gpu.state().sm_clock_mhz]
     torch.cuda.synchronize()
-    return [clock for clock in clocks if clock]
+    return [clock_mhz for clock_mhz in clocks_mhz if clock_mhz]
 
 
-def launch_ms() -> float:
+def time_launch() -> float:
     """Return the GPU time of a launch in ms, from spins that end at once, queued behind a long
     spin."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     torch.cuda._sleep(CYCLES[-1])
     start.record()
     for _ in range(LAUNCHES):
@@ -124,73 +184,78 @@ def launch_ms() -> float:
     return start.elapsed_time(end) / LAUNCHES
 
 
-def truth_by_spinning(
-    seconds: float, gpu: Gpu
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def truth_by_spinning(seconds: float, gpu: Gpu) -> tuple[list[Comparison], list[Comparison]]:
     """Time spins of known cycles. Return a row for each length, and one for the slope between two
-    lengths, in which launch and synchronisation cancel out; no rows if NVML does not report the
-    clock."""
-    clocks: dict[int, list[int]] = {cycles: [] for cycles in CYCLES}
-    found: dict[str, dict[int, list[float]]] = {
-        timer: {cycles: [] for cycles in CYCLES} for timer in ("period", "latency")
-    }
+    lengths; no rows if NVML does not report the clock."""
+    spins = [Spin(cycles) for cycles in CYCLES]
     warm_up(partial(torch.cuda._sleep, CYCLES[-1]), seconds)
-    launches = [launch_ms()]
-    for cycles in (*CYCLES, *CYCLES[::-1]):
-        spin = partial(torch.cuda._sleep, cycles)
-        clocks[cycles] += clocks_while_spinning(gpu)
-        found["period"][cycles].append(median(period(spin, seconds).samples_ms))
-        found["latency"][cycles].append(median(latency(spin, seconds / 2).samples_ms))
-        clocks[cycles] += clocks_while_spinning(gpu)
-    launch = median([*launches, launch_ms()])
-    if not all(clocks.values()):
+    launches_ms = [time_launch()]
+    for spin in (*spins, *reversed(spins)):
+        spin.measure(seconds, gpu)
+    launches_ms.append(time_launch())
+    if not all(spin.clocks_mhz for spin in spins):
         return [], []
-    expected = {cycles: cycles / median(clocks[cycles]) / 1e3 for cycles in CYCLES}
-    spins = []
-    for cycles in CYCLES:
-        measured = median(found["period"][cycles])
+    launch_ms = median(launches_ms)
+    return [compare_spin(spin, launch_ms) for spin in spins], compare_slopes(spins)
+
+
+def compare_spin(spin: Spin, launch_ms: float) -> Comparison:
+    verdict = FAIL
+    if within(spin.period_ms, spin.expected_ms):
+        verdict = PASS
+    elif within(spin.period_ms - launch_ms, spin.expected_ms):
         # the period includes the launch of the kernel, which is no error of the timer
-        less = "pass, minus a launch" if within(measured - launch, expected[cycles]) else "FAIL"
-        verdict = PASS if within(measured, expected[cycles]) else less
-        spins.append(
-            {
-                "cycles": cycles,
-                "SM MHz": median(clocks[cycles]),
-                "expected ms": expected[cycles],
-                "period ms": measured,
-                "launch ms": launch,
-                "verdict": verdict,
-            }
-        )
+        verdict = "pass, minus a launch"
+    figures = {
+        "cycles": spin.cycles,
+        "SM MHz": spin.clock_mhz,
+        "expected ms": spin.expected_ms,
+        "period ms": spin.period_ms,
+        "launch ms": launch_ms,
+    }
+    return Comparison(figures, verdict)
+
+
+def compare_slopes(spins: Sequence[Spin]) -> list[Comparison]:
+    """Compare the differences between two lengths, in which launch and synchronisation cancel
+    out."""
     slopes = []
-    for timer, figures in found.items():
-        for short, long in pairwise(CYCLES):
-            if timer == "period" or expected[short] >= LATENCY_FROM_MS:
-                wanted = expected[long] - expected[short]
-                measured = median(figures[long]) - median(figures[short])
-                slopes.append(
-                    {
-                        "slope of": timer,
-                        "from ms": expected[short],
-                        "to ms": expected[long],
-                        "expected ms": wanted,
-                        "measured ms": measured,
-                        "verdict": PASS if within(measured, wanted) else "FAIL",
-                    }
-                )
-    return spins, slopes
+    for short, long in pairwise(spins):
+        slopes.append(compare_slope("period", short, long, long.period_ms - short.period_ms))
+    for short, long in pairwise(spins):
+        if short.expected_ms >= LATENCY_FROM_MS:
+            slopes.append(compare_slope("latency", short, long, long.latency_ms - short.latency_ms))
+    return slopes
 
 
-# --- 2. CUPTI ---
+def compare_slope(name: str, short: Spin, long: Spin, measured_ms: float) -> Comparison:
+    expected_ms = long.expected_ms - short.expected_ms
+    figures = {
+        "slope of": name,
+        "from ms": short.expected_ms,
+        "to ms": long.expected_ms,
+        "expected ms": expected_ms,
+        "measured ms": measured_ms,
+    }
+    return Comparison(figures, PASS if within(measured_ms, expected_ms) else FAIL)
 
 
-def traced(call: Call, seconds: float) -> tuple[float, float | None, float | None]:
-    """Return the period of effbench's timer while CUPTI traces it, and from CUPTI for the same
-    blocks the span from the first start to the last end and the busy time (None if the trace does
-    not divide into calls), in ms."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as tracer
+# --- 2. CUPTI
 
+
+@dataclass(frozen=True)
+class Traced:
+    """The period of effbench's timer while CUPTI traces it, and from CUPTI for the same blocks the
+    span from the first start to the last end and the busy time, in ms per call; None if the trace
+    does not divide into calls."""
+
+    period_ms: float
+    span_ms: float | None = None
+    busy_ms: float | None = None
+
+
+def trace(call: Call, seconds: float) -> Traced:
+    """Time a call while CUPTI traces it."""
     calls = 0
 
     def counted() -> None:
@@ -201,89 +266,113 @@ def traced(call: Call, seconds: float) -> tuple[float, float | None, float | Non
     torch.cuda.synchronize()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice on profiler cycles, which are not used here
-        with tracer(activities=[ProfilerActivity.CUDA]) as trace:
-            timed = period(counted, seconds)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as tracer:
+            timed = time_period(counted, seconds)
             torch.cuda.synchronize()
-    activities = [
-        profile.Activity(
-            event.name(), event.start_ns(), event.duration_ns(), event.correlation_id()
-        )
-        for event in trace.profiler.kineto_results.events()
-        if event.device_type() == torch.autograd.DeviceType.CUDA
-    ]
-    each = round(len(activities) / calls)
-    blocks = blocks_of(activities, each, timed.calls_per_block, len(timed.samples_ms))
+    activities = activities_of(tracer)
+    of_call = round(len(activities) / calls)
+    blocks = last_blocks(activities, of_call, timed)
     if not blocks:
-        return median(timed.samples_ms), None, None
-    scale = timed.calls_per_block * 1e6  # ns per block -> ms per call
-    spans = [
-        (max(kernel.start + kernel.duration for kernel in block) - block[0].start) / scale
-        for block in blocks
-    ]
-    busy = [profile.union_ns(block) / scale for block in blocks]
-    return median(timed.samples_ms[-len(blocks) :]), median(spans), median(busy)
+        return Traced(median(timed.samples_ms))
+    ns_per_ms = timed.calls_per_block * 1e6
+    return Traced(
+        period_ms=median(timed.samples_ms[-len(blocks) :]),
+        span_ms=median(map(span_ns, blocks)) / ns_per_ms,
+        busy_ms=median(map(profile.union_ns, blocks)) / ns_per_ms,
+    )
 
 
-def blocks_of(
-    activities: Sequence[profile.Activity], each: int, calls_per_block: int, blocks: int
-) -> list[list[profile.Activity]]:
-    """Return the activities of the last blocks, at most `blocks`, in order; `each`: activities per
-    call. Blocks are counted from the end, because the head of a trace may be lost (pytorch issue
-    192021). Empty if the calls differ."""
-    size = each * calls_per_block
-    if size == 0:
+def activities_of(tracer: torch.profiler.profile) -> list[Activity]:
+    """Return what ran on the GPU, in order."""
+    activities = []
+    for event in tracer.profiler.kineto_results.events():
+        if event.device_type() == torch.autograd.DeviceType.CUDA:
+            times_ns = event.start_ns(), event.duration_ns()
+            activities.append(Activity(event.name(), *times_ns, event.correlation_id()))
+    return sorted(activities, key=lambda activity: activity.start)
+
+
+def last_blocks(
+    activities: Sequence[Activity], of_call: int, timed: Timing
+) -> list[Sequence[Activity]]:
+    """Return the activities of the last blocks that were timed; none if the calls differ.
+    `of_call`: activities per call.
+
+    Blocks are counted from the end, because the head of a trace may be lost (pytorch issue 192021).
+    """
+    of_block = of_call * timed.calls_per_block
+    if of_block == 0:
         return []
-    tail = sorted(activities, key=lambda activity: activity.start)[
-        -size * min(blocks, len(activities) // size) :
-    ]
+    count = min(len(timed.samples_ms), len(activities) // of_block)
+    if count == 0:
+        return []
+    tail = activities[-count * of_block :]
     # overlapping kernels of a call may change their order, but all calls have the same kernels
-    kinds = [
-        sorted(activity.name for activity in tail[at : at + each])
-        for at in range(0, len(tail), each)
-    ]
-    if len(tail) < size or any(kind != kinds[0] for kind in kinds):
+    kernels = [sorted(names_of(call)) for call in chunks(tail, of_call)]
+    if any(names != kernels[0] for names in kernels):
         return []
-    return [tail[at : at + size] for at in range(0, len(tail), size)]
+    return chunks(tail, of_block)
 
 
-def truth_by_cupti(works: Sequence[Workload], seconds: float) -> list[dict[str, Any]]:
-    """Measure the period before and after each trace, because clocks drift at the power limit."""
+def chunks(activities: Sequence[Activity], size: int) -> list[Sequence[Activity]]:
+    return [activities[start : start + size] for start in range(0, len(activities), size)]
+
+
+def names_of(activities: Sequence[Activity]) -> list[str]:
+    return [activity.name for activity in activities]
+
+
+def span_ns(activities: Sequence[Activity]) -> int:
+    """Return the time from the first start to the last end."""
+    end = max(activity.start + activity.duration for activity in activities)
+    return end - activities[0].start
+
+
+def truth_by_cupti(works: Sequence[Workload], seconds: float) -> list[Comparison]:
+    """Compare the period with the span of a call's kernels."""
     # before the other traces, because each trace loses more of its head than the previous one
-    reported = {work.name: reported_busy_ms(work.call, seconds) for work in works}
-    rows = []
-    for work in works:
-        warm_up(work.call, seconds)
-        before = median(period(work.call, seconds).samples_ms)
-        under, span, busy = traced(work.call, seconds)
-        measured = (before + median(period(work.call, seconds).samples_ms)) / 2
-        if span is None:
-            verdict = "pass, against busy" if within(measured, reported[work.name]) else "FAIL"
-        else:
-            # tracing may slow down the calls: then compare with the period of the traced calls
-            same = "pass, same calls" if within(under, span) else "FAIL"
-            verdict = PASS if within(measured, span) else same
-        rows.append(
-            {
-                "callable": work.name,
-                "busy ms": busy,
-                "span ms": span,
-                "period ms": measured,
-                "period traced ms": under,
-                "effbench's busy ms": reported[work.name],
-                "verdict": verdict,
-            }
-        )
-    return rows
+    reported_ms = {work.name: reported_busy_ms(work.call, seconds) for work in works}
+    return [compare_span(work, reported_ms[work.name], seconds) for work in works]
+
+
+def compare_span(work: Workload, reported_ms: float, seconds: float) -> Comparison:
+    """Measure the period before and after the trace, because clocks drift at the power limit."""
+    warm_up(work.call, seconds)
+    before_ms = period_ms(work.call, seconds)
+    traced = trace(work.call, seconds)
+    measured_ms = (before_ms + period_ms(work.call, seconds)) / 2
+    figures = {
+        "callable": work.name,
+        "busy ms": traced.busy_ms,
+        "span ms": traced.span_ms,
+        "period ms": measured_ms,
+        "period traced ms": traced.period_ms,
+        "effbench's busy ms": reported_ms,
+    }
+    return Comparison(figures, verdict_of_span(measured_ms, traced, reported_ms))
+
+
+def verdict_of_span(measured_ms: float, traced: Traced, reported_ms: float) -> str:
+    if traced.span_ms is None:
+        if within(measured_ms, reported_ms):
+            return "pass, against busy"
+        return FAIL
+    if within(measured_ms, traced.span_ms):
+        return PASS
+    # tracing may slow down the calls: then compare with the period of the traced calls
+    if within(traced.period_ms, traced.span_ms):
+        return "pass, same calls"
+    return FAIL
 
 
 def reported_busy_ms(call: Call, seconds: float) -> float:
     """Return the busy time by effbench's profiler in ms, over more calls than in a sweep, as for
     the other figures."""
-    one_ms = median(period(call, seconds).samples_ms)
-    return profile.profile(call, NO_INPUTS, max(profile.CALLS, min(500, int(100 / one_ms)))).busy_ms
+    calls = int(100 / period_ms(call, seconds))
+    return profile.profile(call, NO_INPUTS, max(profile.CALLS, min(500, calls))).busy_ms
 
 
-# --- 3. other timers ---
+# --- 3. other timers
 
 
 def by_do_bench(call: Call, seconds: float) -> float:
@@ -301,18 +390,19 @@ def by_do_bench_cudagraph(call: Call, seconds: float) -> float:
 def by_blocked_autorange(call: Call, seconds: float) -> float:
     from torch.utils.benchmark import Timer
 
-    return (
-        Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=seconds).median * 1e3
-    )
+    measured = Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=seconds)
+    return 1e3 * measured.median
 
 
 def by_timeit(call: Call, seconds: float) -> float:
     from torch.utils.benchmark import Timer
 
-    timer, samples, began = Timer("call()", globals={"call": call}), [], time.perf_counter()
-    while len(samples) < 10 or time.perf_counter() - began < seconds:
-        samples.append(timer.timeit(1).median * 1e3)
-    return median(samples)
+    timer = Timer("call()", globals={"call": call})
+    samples_ms: list[float] = []
+    began_s = time.perf_counter()
+    while len(samples_ms) < 10 or time.perf_counter() - began_s < seconds:
+        samples_ms.append(1e3 * timer.timeit(1).median)
+    return median(samples_ms)
 
 
 def by_inductor(call: Call, seconds: float) -> float:
@@ -321,112 +411,161 @@ def by_inductor(call: Call, seconds: float) -> float:
     return float(InductorBenchmarker().benchmark_gpu(call))
 
 
-#: Other timer -> its function, the effbench timer that measures the same, and whether it captures a
-#: graph.
-PEERS: dict[str, tuple[Callable[[Call, float], float], Callable, bool]] = {
-    "triton do_bench": (by_do_bench, period, False),
-    "triton do_bench_cudagraph": (by_do_bench_cudagraph, period, True),
-    "torch Timer, blocked_autorange": (by_blocked_autorange, period, False),
-    "torch Timer, timeit(1)": (by_timeit, latency, False),
-    "Inductor's benchmarker": (by_inductor, period, False),
-}
+class PeerError(Exception):
+    """Another timer failed."""
 
 
-def against_peers(work: Workload, seconds: float) -> list[dict[str, Any]]:
-    """Compare other timers with effbench's, which runs before and after each; return the ratios
-    over the rounds."""
+@dataclass(frozen=True)
+class Peer:
+    """Another timer. `ours`: effbench's timer that measures the same; `captures`: whether it
+    captures a graph."""
+
+    name: str
+    function: Callable[[Call, float], float]
+    ours: str = "period"
+    captures: bool = False
+
+    def time(self, work: Workload, seconds: float) -> float:
+        """Return the time that it prints, in ms. Raises PeerError."""
+        call = work.call
+        if self.captures:
+            call = work.capturable
+        try:
+            return self.function(call, seconds)
+        except Exception as failed:
+            message = f"{type(failed).__name__}: {failed}".splitlines()[0]
+            raise PeerError(message[:160]) from failed
+
+    def time_by_effbench(self, call: Call, seconds: float) -> float:
+        if self.ours == "period":
+            return period_ms(call, seconds)
+        return latency_ms(call, seconds)
+
+
+PEERS = (
+    Peer("triton do_bench", by_do_bench),
+    Peer("triton do_bench_cudagraph", by_do_bench_cudagraph, captures=True),
+    Peer("torch Timer, blocked_autorange", by_blocked_autorange),
+    Peer("torch Timer, timeit(1)", by_timeit, ours="latency"),
+    Peer("Inductor's benchmarker", by_inductor),
+)
+
+
+def against_peers(work: Workload, seconds: float) -> list[Mapping[str, object]]:
+    """Compare other timers with effbench's, and return a row for each."""
     warm_up(work.call, seconds)
-    rows = []
-    for name, (peer, timer, captures) in PEERS.items():
-        ratios, ours, error = [], [], None
-        for _ in range(ROUNDS):
-            before = median(timer(work.call, seconds / 2).samples_ms)
-            try:
-                answer = peer(work.capturable if captures else work.call, seconds)
-            except Exception as failed:  # the other timers can still be compared
-                error = f"{type(failed).__name__}: {failed}".splitlines()[0][:160]
-                break
-            torch.cuda.synchronize()  # the next timer may use another stream
-            ours.append(math.sqrt(before * median(timer(work.call, seconds / 2).samples_ms)))
-            ratios.append(answer / ours[-1])
-        row: dict[str, Any] = {"callable": work.name, "peer": name, "our timer": timer.__name__}
-        if error is None:
-            ratio = log_mean(ratios).interval()
-            row |= {
-                "ours ms": median(ours),
-                "its ms": median(ours) * ratio.value,
-                "its ÷ ours": f"{ratio.value:.3f} ({ratio.low:.3f}–{ratio.high:.3f})",
-            }
-        else:
-            row |= {"ours ms": None, "its ms": None, "its ÷ ours": f"skipped: {error}"}
+    rows: list[Mapping[str, object]] = []
+    for peer in PEERS:
+        row: dict[str, object] = {
+            "callable": work.name,
+            "peer": peer.name,
+            "our timer": peer.ours,
+            "ours ms": None,
+            "its ms": None,
+        }
+        try:
+            row |= against(peer, work, seconds)
+        except PeerError as error:  # the other timers can still be compared
+            row["its ÷ ours"] = f"skipped: {error}"
         rows.append(row)
     return rows
 
 
-# --- what is timed ---
+def against(peer: Peer, work: Workload, seconds: float) -> dict[str, object]:
+    """Return the ratio over the rounds; effbench times before and after the peer in each. Raises
+    PeerError."""
+    ratios = []
+    ours_ms = []
+    for _ in range(ROUNDS):
+        before_ms = peer.time_by_effbench(work.call, seconds / 2)
+        its_ms = peer.time(work, seconds)
+        torch.cuda.synchronize()  # the next timer may use another stream
+        after_ms = peer.time_by_effbench(work.call, seconds / 2)
+        ours_ms.append(math.sqrt(before_ms * after_ms))
+        ratios.append(its_ms / ours_ms[-1])
+    ratio = log_mean(ratios).interval()
+    return {
+        "ours ms": median(ours_ms),
+        "its ms": median(ours_ms) * ratio.value,
+        "its ÷ ours": f"{ratio.value:.3f} ({ratio.low:.3f}–{ratio.high:.3f})",
+    }
 
 
-def of_module(
-    name: str,
-    build: Callable[[], torch.nn.Module],
-    shape: Sequence[int],
-    graph: bool = False,
-    truth: bool = False,
-) -> Workload:
-    with torch.device(DEVICE):
-        module = build().to(torch.bfloat16).eval()
-        x = torch.randn(*shape, dtype=torch.bfloat16)
-    if not graph:
-        return Workload(name, partial(module, x), partial(module, x), truth)
-    static = x.clone()
-    step = CudaGraph().prepare(module, Example((x,))).step
-    return Workload(name, partial(step, x), lambda: module(static.copy_(x)), truth)
+# --- what is timed
 
 
 def workloads() -> list[Workload]:
     bf16 = {"device": DEVICE, "dtype": torch.bfloat16}
-    a, b = (torch.randn(MATRIX, MATRIX, **bf16) for _ in range(2))
-    source, target = (torch.empty(COPY_BYTES, dtype=torch.uint8, device=DEVICE) for _ in range(2))
-    x, y = torch.randn(ELEMENTS, **bf16), torch.empty(ELEMENTS, **bf16)
-    tiny = torch.zeros(1, device=DEVICE)
+    a = torch.randn(MATRIX, MATRIX, **bf16)
+    b = torch.randn(MATRIX, MATRIX, **bf16)
+    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=DEVICE)
+    target = torch.empty_like(source)
+    x = torch.randn(ELEMENTS, **bf16)
+    y = torch.empty_like(x)
+    one = torch.zeros(1, device=DEVICE)
     plain = {
         f"matrix product {MATRIX}³": partial(torch.mm, a, b),
         f"copy of {COPY_BYTES / 2**20:.0f} MiB": partial(target.copy_, source),
         f"elementwise, {x.nbytes / 2**20:.0f} MiB": partial(torch.mul, x, 2.0, out=y),
     }
+    long_attention = partial(AttentionBlock, seq=512)
+    short_attention = partial(AttentionBlock, seq=128)
+    wide_mlp = partial(MLP, width=4096)
     return [
         *(Workload(name, call, call, truth=True) for name, call in plain.items()),
-        of_module("lin3 bs 512, graph", LinearStack, (512, 1000), graph=True, truth=True),
-        of_module(
-            "mlp 4096 bs 2048, graph",
-            partial(MLP, width=4096),
-            (2048, 4096),
-            graph=True,
-            truth=True,
-        ),
-        of_module("lin3 bs 8, graph", LinearStack, (8, 1000), graph=True, truth=True),
-        of_module(
-            "attention bs 8, graph",
-            partial(AttentionBlock, seq=512),
-            (8, 512, 1024),
-            graph=True,
-            truth=True,
-        ),
-        of_module("mlp bs 8, graph", MLP, (8, 1024), graph=True),
-        of_module("mlp bs 8, eager", MLP, (8, 1024)),
-        of_module("attention bs 1, eager", partial(AttentionBlock, seq=128), (1, 128, 1024)),
-        Workload("add to one number", partial(tiny.add_, 1), partial(tiny.add_, 1)),
+        graph("lin3 bs 512, graph", LinearStack, (512, 1000), truth=True),
+        graph("mlp 4096 bs 2048, graph", wide_mlp, (2048, 4096), truth=True),
+        graph("lin3 bs 8, graph", LinearStack, (8, 1000), truth=True),
+        graph("attention bs 8, graph", long_attention, (8, 512, 1024), truth=True),
+        graph("mlp bs 8, graph", MLP, (8, 1024)),
+        eager("mlp bs 8, eager", MLP, (8, 1024)),
+        eager("attention bs 1, eager", short_attention, (1, 128, 1024)),
+        Workload("add to one number", partial(one.add_, 1), partial(one.add_, 1)),
     ]
 
 
-def shown(rows: Sequence[dict[str, Any]]) -> str:
+def eager(name: str, build: Callable[[], torch.nn.Module], shape: Sequence[int]) -> Workload:
+    module, x = module_and_input(build, shape)
+    call = partial(module, x)
+    return Workload(name, call, call)
+
+
+def graph(
+    name: str, build: Callable[[], torch.nn.Module], shape: Sequence[int], truth: bool = False
+) -> Workload:
+    module, x = module_and_input(build, shape)
+    static = x.clone()
+    step = CudaGraph().prepare(module, Example((x,))).step
+    return Workload(name, partial(step, x), lambda: module(static.copy_(x)), truth)
+
+
+def module_and_input(
+    build: Callable[[], torch.nn.Module], shape: Sequence[int]
+) -> tuple[torch.nn.Module, torch.Tensor]:
+    with torch.device(DEVICE):
+        module = build().to(torch.bfloat16).eval()
+        return module, torch.randn(*shape, dtype=torch.bfloat16)
+
+
+# --- command line
+
+
+def print_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
+    print(f"\n{title}\n")
     if not rows:
-        return "NVML does not report the SM clock here, so nothing was compared."
-    texts = [
-        ["–" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values()]
-        for row in rows
-    ]
-    return Table.of([*map(Column, rows[0])], texts).render("markdown")
+        print("NVML does not report the SM clock here, so nothing was compared.")
+        return
+    columns = [Column(heading) for heading in rows[0]]
+    texts = [map(text, row.values()) for row in rows]
+    print(Table.of(columns, texts).render("markdown"))
+
+
+def text(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return str(value)
 
 
 def main() -> int:
@@ -438,25 +577,23 @@ def main() -> int:
     if not torch.cuda.is_available():
         raise SystemExit("needs a CUDA device")
     gpu = Gpu.open(str(torch.cuda.get_device_properties(0).uuid))
+    peers: list[Mapping[str, object]] = []
     with torch.inference_mode(), timing.no_garbage_collection():
         works = workloads()
         # CUPTI last, because launches are slower once it has been attached
-        peers = [row for work in works for row in against_peers(work, args.seconds / 2)]
+        for work in works:
+            peers += against_peers(work, args.seconds / 2)
         spins, slopes = truth_by_spinning(args.seconds / 2, gpu)
         cupti = truth_by_cupti([work for work in works if work.truth], args.seconds / 2)
-    found = {
-        "Spins of known cycles": spins,
-        "Slopes between them": slopes,
-        "GPU-bound callables against CUPTI": cupti,
-        "Other timers on the same callables": peers,
-    }
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    for title, rows in found.items():
-        print(f"\n{title}\n\n{shown(rows)}")
-    verdicts = [row["verdict"] for row in (*spins, *slopes, *cupti)]
-    passed = sum(verdict.startswith(PASS) for verdict in verdicts)
-    print(f"\n{passed} of {len(verdicts)} comparisons with the truth pass.")
-    return int(passed < len(verdicts))
+    print_table("Spins of known cycles", [spin.row for spin in spins])
+    print_table("Slopes between them", [slope.row for slope in slopes])
+    print_table("GPU-bound callables against CUPTI", [row.row for row in cupti])
+    print_table("Other timers on the same callables", peers)
+    compared = [*spins, *slopes, *cupti]
+    passed = sum(comparison.passes for comparison in compared)
+    print(f"\n{passed} of {len(compared)} comparisons with the truth pass.")
+    return int(passed < len(compared))
 
 
 if __name__ == "__main__":
