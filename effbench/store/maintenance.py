@@ -12,6 +12,7 @@ from effbench.core.errors import StoreError
 from effbench.store import connect, schema
 from effbench.store.schema import HEAD_REVISION, METADATA, REVISIONS, SWEEP
 from effbench.store.source import Source, copy_rows
+from effbench.store.sweeps import still_running
 from effbench.store.trials import rebuild_results
 
 #: Tables that earlier versions had.
@@ -23,8 +24,8 @@ def upgrade(url: connect.DatabaseUrl) -> tuple[str | None, str]:
     before and after.
 
     A file of an earlier version is first copied to `copy_before`. Raises StoreError if that fails,
-    and then changes nothing; SchemaError for an earlier version's database on a server, and for a
-    later version's.
+    and while a process on this machine runs a sweep, and then changes nothing; SchemaError for an
+    earlier version's database on a server, and for a later version's.
     """
     with connect.connected(url, write=True) as connection:
         before = connect.revision(connection)
@@ -34,10 +35,20 @@ def upgrade(url: connect.DatabaseUrl) -> tuple[str | None, str]:
         elif file is None or before not in REVISIONS[:-1]:
             connect.require_head(before, connect.name_of(connection))
         else:
+            require_no_running_sweep(connection)
             copy = copy_before(file, before)
             copy_file(file, copy)
             renew(connection, copy, before)
     return before, HEAD_REVISION
+
+
+def require_no_running_sweep(connection: Connection) -> None:
+    """Raise StoreError if a process on this machine runs a sweep of the database: it would wait too
+    long, and go on to write as the earlier version does."""
+    for sweep in connection.execute(select(*SWEEP.c["id", "state", "host"])):
+        reason = still_running(sweep)
+        if reason is not None:
+            raise StoreError(reason)
 
 
 def renew(connection: Connection, copy: Path, before: str) -> None:

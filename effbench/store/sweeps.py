@@ -297,14 +297,23 @@ def resume_sweep(connection: Connection, /, sweep_id: str, **changed: Any) -> No
     """Set the sweep to `running` in this process, and its columns in `changed`. Raises ResumeError
     if another process on this machine runs it."""
     sweep = lock(connection, sweep_id, "state", "host")
-    process = sweep.host.get("process")
-    if sweep.state == "running" and liveness.is_running(process):
-        raise ResumeError(
-            f"sweep {sweep_id} is still running in process {process['pid']}; wait for its end,"
-            " or end it first"
-        )
+    reason = still_running(sweep)
+    if reason is not None:
+        raise ResumeError(reason)
     host = {**sweep.host, "process": liveness.identity()}
     update(connection, sweep_id, state="running", finished_at=None, host=host, **changed)
+
+
+def still_running(sweep: sa.Row[Any]) -> str | None:
+    """Return that another process on this machine runs the sweep, and what to do; None unless one
+    certainly does."""
+    process = sweep.host.get("process")
+    if sweep.state != "running" or not liveness.is_running(process):
+        return None
+    return (
+        f"sweep {sweep.id} is still running in process {process['pid']}; wait for its end, or end"
+        " it first"
+    )
 
 
 def finish_sweep(connection: Connection, sweep_id: str, state: str) -> None:

@@ -1,5 +1,7 @@
 """`maintenance.upgrade`, and the schema, which changes with its revision, never without it."""
 
+import json
+import subprocess
 from unittest.mock import Mock
 
 import pytest
@@ -10,7 +12,8 @@ from sqlalchemy.dialects import sqlite
 
 from effbench.core.cell import Status, Trial, digest
 from effbench.core.errors import SchemaError, StoreError
-from effbench.store import HEAD_REVISION, Store, connect, maintenance, schema
+from effbench.core.processes import statistics_of
+from effbench.store import HEAD_REVISION, Store, connect, liveness, maintenance, schema
 
 
 @pytest.fixture
@@ -95,6 +98,19 @@ def older(filled):
 def revision_of(path):
     with connect.connected(path) as connection:
         return connect.revision(connection)
+
+
+def test_an_upgrade_waits_for_the_end_of_a_sweep(older):
+    with subprocess.Popen(["sleep", "60"]) as process:
+        started = statistics_of(process.pid)[19]
+        host = {"process": liveness.identity() | {"pid": process.pid, "started": started}}
+        sql(older, f"UPDATE sweep SET state = 'running', host = '{json.dumps(host)}'")
+        with pytest.raises(StoreError, match=f"still running in process {process.pid}; wait"):
+            maintenance.upgrade(older)
+        process.kill()
+    assert revision_of(older) == "0010"
+    assert not list(older.parent.glob("*before*"))
+    assert maintenance.upgrade(older) == ("0010", HEAD_REVISION), "of a process that was killed"
 
 
 def test_an_upgrade_keeps_a_copy_of_the_file(older):
