@@ -194,9 +194,14 @@ def main() -> None:
     print(count_table(turns).render("markdown"))
     print(cell_table(turns).render("markdown"), end="")
     for turn in turns:
-        frame = turn.results()
-        for cell, row in frame[~frame["status"].isin(("ok", "unsupported"))].iterrows():
-            print(f"{turn.name}: {cell}: {row['status']}: {row['reason']}", file=sys.stderr)
+        print_failures(turn)
+
+
+def print_failures(turn: Turn) -> None:
+    frame = turn.results()
+    has_failed = ~frame["status"].isin(("ok", "unsupported"))
+    for cell, row in frame[has_failed].iterrows():
+        print(f"{turn.name}: {cell}: {row['status']}: {row['reason']}", file=sys.stderr)
 
 
 if __name__ == "__main__":

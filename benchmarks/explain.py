@@ -24,7 +24,6 @@ import effbench
 from effbench.analysis.explain import Explanation, NotTracedError, Part, Term
 from effbench.core.cell import Result
 from effbench.core.errors import EffbenchError
-from effbench.core.labels import grouped
 from effbench.core.table import Column, Record, Table
 from effbench.store import Store
 from effbench.store.trials import TracedTrial
@@ -125,12 +124,12 @@ def measure(db: str, minutes: float, settings: Sequence[str]) -> None:
 def cells_in(db: str) -> Iterator[ExplainedCell | UnexplainedCell]:
     with Store.open(db, mode="read") as store:
         for sweep in reversed(store.sweeps()):
-            of_sizes = grouped(store.results(sweep.id), lambda result: result.bs)
-            for bs, results in of_sizes.items():
-                of_modes = {result.mode: result for result in results}
-                eager = of_modes.pop("eager", None)
-                for mode, result in of_modes.items():
-                    yield explained(store, f"{sweep.name} bs={bs} {mode}", eager, result)
+            results = store.results(sweep.id)
+            eager = {result.bs: result for result in results if result.mode == "eager"}
+            for result in sorted(results, key=lambda result: result.bs):
+                if result.mode != "eager":
+                    name = f"{sweep.name} bs={result.bs} {result.mode}"
+                    yield explained(store, name, eager.get(result.bs), result)
 
 
 def explained(

@@ -29,6 +29,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from statistics import median
 from typing import Any
@@ -123,7 +124,7 @@ class Recorder:
             self.candidates[kernel] = []
             for launcher, seen_ms in seen.items():
                 if math.isfinite(seen_ms):
-                    candidate = time_queued(lambda it=launcher: it(*cloned, **words), seen_ms)
+                    candidate = time_queued(partial(launcher, *cloned, **words), seen_ms)
                     self.candidates[kernel].append(candidate)
             return seen
 

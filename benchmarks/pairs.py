@@ -106,12 +106,8 @@ class Quantity:
     def time_of(self, trial: StoredTrial) -> float:
         return getattr(trial, self.time)
 
-    def pairs_of(self, trial: StoredTrial) -> float | None:
-        return getattr(trial, self.speedup)
-
-    def disturbed_pairs_of(self, trial: StoredTrial) -> float | None:
-        """Return the speedup of pairs in disturbed moments."""
-        return getattr(trial, f"{self.speedup}_disturbed")
+    def has_pairs(self, trial: StoredTrial) -> bool:
+        return getattr(trial, self.speedup) is not None
 
 
 QUANTITIES = (
@@ -130,22 +126,35 @@ class Label:
 
 @dataclass(frozen=True)
 class Round:
-    """The trials of a mode and of eager in one round."""
+    """The trials of a mode and of eager in one round, and the quantity to compare."""
 
-    own: StoredTrial
+    quantity: Quantity
+    mode: StoredTrial
     eager: StoredTrial
 
     @property
     def has_unmarked_pairs(self) -> bool:
-        return self.own.pair_disturbance is None
+        return self.mode.pair_disturbance is None
 
     @property
     def has_unmarked_times(self) -> bool:
         """Whether neither separate process was disturbed."""
-        return self.own.disturbance is None and self.eager.disturbance is None
+        return self.mode.disturbance is None and self.eager.disturbance is None
 
-    def separate(self, quantity: Quantity) -> float:
-        return quantity.time_of(self.eager) / quantity.time_of(self.own)
+    @property
+    def separate(self) -> float:
+        """The speedup of separate processes."""
+        return self.quantity.time_of(self.eager) / self.quantity.time_of(self.mode)
+
+    @property
+    def paired(self) -> float:
+        """The speedup of pairs in one process."""
+        return getattr(self.mode, self.quantity.speedup)
+
+    @property
+    def disturbed(self) -> float | None:
+        """The speedup of pairs in disturbed moments, if there were some."""
+        return getattr(self.mode, f"{self.quantity.speedup}_disturbed")
 
 
 @dataclass(frozen=True)
@@ -168,7 +177,7 @@ class MeasuredSweep:
     @property
     def quantities(self) -> list[Quantity]:
         """Those of which there are pairs."""
-        return [it for it in QUANTITIES if any(map(it.pairs_of, self.trials))]
+        return [quantity for quantity in QUANTITIES if any(map(quantity.has_pairs, self.trials))]
 
     def trials_of(self, label: Label) -> list[StoredTrial]:
         return [trial for trial in self.trials if self.labels[trial.cell_key] == label]
@@ -178,8 +187,8 @@ class MeasuredSweep:
         eager = {trial.round: trial for trial in self.trials_of(Label(label.point, "eager"))}
         rounds = []
         for trial in self.trials_of(label):
-            if quantity.pairs_of(trial) is not None and trial.round in eager:
-                rounds.append(Round(trial, eager[trial.round]))
+            if quantity.has_pairs(trial) and trial.round in eager:
+                rounds.append(Round(quantity, trial, eager[trial.round]))
         return rounds
 
     def print_tables(self) -> None:
@@ -190,7 +199,7 @@ class MeasuredSweep:
             rounds = self.rounds_of(label, quantity)
             trials = self.trials_of(label)
             if rounds:
-                speedups.append([*names, *speedup_figures(rounds, quantity)])
+                speedups.append([*names, *speedup_figures(rounds)])
             if trials:
                 times.append([*names, *time_figures(trials, quantity)])
         print()
@@ -198,13 +207,13 @@ class MeasuredSweep:
         print(Table.of(TIMES, times).render("markdown"), end="", flush=True)
 
 
-def speedup_figures(rounds: Sequence[Round], quantity: Quantity) -> list[str]:
+def speedup_figures(rounds: Sequence[Round]) -> list[str]:
     """Return the figures of a row of the table of speedups."""
-    separate = [round.separate(quantity) for round in rounds]
-    paired = [quantity.pairs_of(round.own) for round in rounds]
-    disturbed = [quantity.disturbed_pairs_of(round.own) for round in rounds]
-    unmarked = [round.separate(quantity) for round in rounds if round.has_unmarked_times]
-    unmarked_pairs = [quantity.pairs_of(round.own) for round in rounds if round.has_unmarked_pairs]
+    separate = [round.separate for round in rounds]
+    paired = [round.paired for round in rounds]
+    disturbed = [round.disturbed for round in rounds]
+    unmarked = [round.separate for round in rounds if round.has_unmarked_times]
+    unmarked_pairs = [round.paired for round in rounds if round.has_unmarked_pairs]
     return [
         str(len(rounds)),
         spread(separate),
@@ -269,7 +278,8 @@ def measure(device: str, model: str | None, kind: str | None, settings: Sequence
 def print_sweep(db: str, sweep_id: str) -> None:
     MeasuredSweep.read(db, sweep_id).print_tables()
     results = effbench.results(db, sweep_id)
-    for row in results[results["status"] != "ok"].itertuples():
+    failed = results[results["status"] != "ok"]
+    for row in failed.itertuples():
         print(f"{row.model} {row.mode}: {row.status}: {row.reason}")
 
 
@@ -295,23 +305,23 @@ def steps(module: MLP, x: torch.Tensor) -> dict[str, Step]:
     return prepared
 
 
-def bias_of(own: Timer, eager: Timer, warm_calls: int) -> Interval:
+def bias_of(timer: Timer, eager: Timer, warm_calls: int) -> Interval:
     """Return the median time of a mode's batch after one of eager ÷ after one of its own, if this
     number of calls does not count."""
-    own_ms, eager_ms = warm_ms(own), warm_ms(eager)
-    side = LatencySide(own, own_ms, warm_calls)
-    own_before = LatencySide(own, own_ms)
-    eager_before = LatencySide(eager, eager_ms)
+    mode_ms = warm_ms(timer)
+    side = LatencySide(timer, mode_ms, warm_calls)
+    mode_before = LatencySide(timer, mode_ms)
+    eager_before = LatencySide(eager, warm_ms(eager))
     ratios: list[float] = []
     until_s = time.perf_counter() + BIAS_S
     while time.perf_counter() < until_s or len(ratios) < LEAST_PAIRS:
         if len(ratios) % 2:
             after_eager_ms = ms_after(eager_before, side)
-            after_own_ms = ms_after(own_before, side)
+            after_mode_ms = ms_after(mode_before, side)
         else:
-            after_own_ms = ms_after(own_before, side)
+            after_mode_ms = ms_after(mode_before, side)
             after_eager_ms = ms_after(eager_before, side)
-        ratios.append(after_eager_ms / after_own_ms)
+        ratios.append(after_eager_ms / after_mode_ms)
     return median_interval(ratios)
 
 
@@ -325,24 +335,32 @@ def ms_after(before: LatencySide, side: LatencySide) -> float:
     return side.batch().ms
 
 
-def print_biases(device_name: str) -> None:
-    device = torch.device(device_name)
-    dtype = DTYPES[device_name]
+def print_biases(device: str) -> None:
     columns = [Column("width", numeric=True), Column("mode"), Column("ms", numeric=True)]
-    columns += [Column(f"{calls} warm calls", numeric=True) for calls in WARM_CALLS]
+    for calls in WARM_CALLS:
+        columns.append(Column(f"{calls} warm calls", numeric=True))
     rows = []
-    for width, layers in SIZES[device_name]:
-        module = MLP(width=width, depth=layers).to(device, dtype).eval()
-        x = torch.randn(8, width, device=device, dtype=dtype)
+    for width, layers in SIZES[device]:
         with torch.inference_mode(), no_garbage_collection():
-            timers = {}
-            for name, step in steps(module, x).items():
-                timers[name] = Timer(step, [((x,), {})], device, Rules(budget_s=2.0))
-            for name, timer in timers.items():
-                biases = [bias_of(timer, timers["eager"], calls) for calls in WARM_CALLS]
-                texts = [f"{bias.value:.3f} ({bias.low:.3f}–{bias.high:.3f})" for bias in biases]
-                rows.append([width, name, f"{warm_ms(timer):.3g}", *texts])
+            timers = timers_of(device, width, layers)
+            for mode, timer in timers.items():
+                row = [str(width), mode, f"{warm_ms(timer):.3g}"]
+                for calls in WARM_CALLS:
+                    bias = bias_of(timer, timers["eager"], calls)
+                    row.append(f"{bias.value:.3f} ({bias.low:.3f}–{bias.high:.3f})")
+                rows.append(row)
     print(Table.of(columns, rows).render("markdown"))
+
+
+def timers_of(device: str, width: int, layers: int) -> dict[str, Timer]:
+    """Return mode -> timer of an MLP."""
+    like = {"device": device, "dtype": DTYPES[device]}
+    module = MLP(width=width, depth=layers).to(**like).eval()
+    x = torch.randn(8, width, **like)
+    timers = {}
+    for mode, step in steps(module, x).items():
+        timers[mode] = Timer(step, [((x,), {})], torch.device(device), Rules(budget_s=2.0))
+    return timers
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -125,9 +125,10 @@ def plan_of(module: LlamaDecoder) -> dict[str, Any]:
         for name, child in block.mlp.named_children():
             if not isinstance(child, nn.Linear):
                 continue
-            is_last = child.out_features == module.tokens.embedding_dim
-            style = RowwiseParallel if is_last else ColwiseParallel
-            plan[f"blocks.{number}.mlp.{name}"] = style()
+            style = ColwiseParallel()
+            if child.out_features == module.tokens.embedding_dim:  # the last layer
+                style = RowwiseParallel()
+            plan[f"blocks.{number}.mlp.{name}"] = style
     return plan
 
 
@@ -165,9 +166,9 @@ def captured(step: Step, args: tuple[Tensor, Tensor]) -> Step:
     with torch.cuda.graph(graph):
         output = step(*static)
 
-    def replay(*given: Tensor) -> Tensor:
-        for place, value in zip(static, given, strict=True):
-            place.copy_(value)
+    def replay(token: Tensor, position: Tensor) -> Tensor:
+        static[0].copy_(token)
+        static[1].copy_(position)
         graph.replay()
         return output
 
@@ -303,13 +304,15 @@ def by_effbench(settings: Sequence[str]) -> dict[str, Figures]:
 
 
 def row_of(mode: str, loop: LoopFigures, ratios: Sequence[Figures]) -> list[str]:
-    latencies = in_line(ratio.latency_ms for ratio in ratios)
-    periods = in_line(ratio.period_ms for ratio in ratios)
-    return [mode, str(loop.plain), str(loop.short_gaps), latencies, periods]
-
-
-def in_line(ratios: Iterable[float]) -> str:
-    return ", ".join(f"{ratio:.3f}" for ratio in ratios)
+    latencies = [f"{ratio.latency_ms:.3f}" for ratio in ratios]
+    periods = [f"{ratio.period_ms:.3f}" for ratio in ratios]
+    return [
+        mode,
+        str(loop.plain),
+        str(loop.short_gaps),
+        ", ".join(latencies),
+        ", ".join(periods),
+    ]
 
 
 def main() -> int:

@@ -62,12 +62,12 @@ class NoiseSweep:
     def kinds(self) -> dict[str, str | None]:
         """Return key -> whether the cell is launch-bound or GPU-bound; None without a GPU."""
         of_cells = grouped(self.trials, lambda trial: trial.cell_key)
-        idle = {key: idle_fraction(of_cells.get(key, [])) for key in self.cells}
+        idle = {key: idle_fraction(trials) for key, trials in of_cells.items()}
         if self.has_delays:
             # its cells are variants of one cell, whose kind follows from the undelayed variant,
             # which idles least
             known = [fraction for fraction in idle.values() if fraction is not None]
-            idle = dict.fromkeys(self.cells, min(known, default=None))
+            idle = dict.fromkeys(idle, min(known, default=None))
         return {key: kind_of(fraction) for key, fraction in idle.items()}
 
     def records(self, store: Store) -> Iterator[Record]:

@@ -252,8 +252,8 @@ def compare_contexts() -> None:
                 for count in sorted({1, every}):
                     made[f"driver {side}, {count} at once"].append(Contexts.make(count))
     for name, contexts in made.items():
-        ready_s = median(it.ready_s for it in contexts)
-        ended_s = median(it.ended_s for it in contexts)
+        ready_s = median(context.ready_s for context in contexts)
+        ended_s = median(context.ended_s for context in contexts)
         print(f"{name}: contexts after {ready_s:.2f} s, all ended after {ended_s:.2f} s")
 
 

@@ -29,7 +29,18 @@ from statistics import median
 from effbench.core.table import Column, Table
 from effbench.run.devices import Slot, wait_for_device
 
-SHAPE = {"layers": 2, "width": 128, "heads": 2, "vocab": 1000, "seq": 16}
+#: The network of MODEL as a cell of effbench.
+CELL = [
+    "model=bert-base",
+    "model.module.layers=2",
+    "model.module.width=128",
+    "model.module.heads=2",
+    "model.module.vocab=1000",
+    "model.module.seq=16",
+    "mode=eager",
+    "dtype=float32",
+    "device=cpu",
+]
 MODEL = """import sys, torch
 from transformers import BertConfig, BertModel
 config = dict(vocab_size=1000, hidden_size=128, num_hidden_layers=2)
@@ -86,9 +97,8 @@ class Tool:
 
 
 def effbench(folder: Path, protocol: str, sizes: str) -> float:
-    words = ["model=bert-base", "mode=eager", "dtype=float32", "device=cpu"]
-    words += [f"model.module.{name}={value}" for name, value in SHAPE.items()]
-    words += [f"protocol={protocol}", f"bs={sizes}", f"db={new_folder(folder)}/cost.db"]
+    db = new_folder(folder) / "cost.db"
+    words = [*CELL, f"protocol={protocol}", f"bs={sizes}", f"db={db}"]
     return run(folder, sys.executable, "-m", "effbench", "-m", *words)
 
 
