@@ -24,8 +24,10 @@ from effbench.store import sweeps as sweep_queries
 from effbench.store import trials as trial_queries
 from effbench.store.schema import TRIAL
 from effbench.store.trials import SampledTrial, TracedTrial
-from effbench.store.values import DamagedSamplesError
+from effbench.store.values import batched
 
+#: Trials whose samples are in memory at a time; a trial has at most about 60 kB of them.
+CHUNK = 50
 P = ParamSpec("P")
 R = TypeVar("R")
 Query: TypeAlias = Callable[Concatenate[Connection, P], R]
@@ -135,7 +137,7 @@ class Store(connect.Database):
     read_trials = reads(trial_queries.read_trials)
     trial_facts = reads(trial_queries.trial_facts)
     samples = reads(trial_queries.samples)
-    stored_samples = reads(trial_queries.stored_samples)
+    with_samples = reads(trial_queries.with_samples)
     traces = reads(trial_queries.traces)
     traced_results = reads(trial_queries.traced_results)
     results = reads(trial_queries.results)
@@ -145,16 +147,10 @@ class Store(connect.Database):
         self, sweep_id: str, environment_ids: Collection[str]
     ) -> Iterator[SampledTrial]:
         """Yield the trials of the sweep in these environments, by cell key, environment, round and
-        attempt. Samples that are damaged are omitted, and `extra` says so. No transaction stays
-        open between them."""
+        attempt, as `with_samples` returns them. No transaction stays open between them."""
         is_there = TRIAL.c.environment_id.in_(environment_ids)
-        for trial in self.read_trials(sweep_id, is_there):
-            timers = {}
-            try:
-                timers = self.stored_samples(trial.id)
-            except DamagedSamplesError as error:
-                trial.extra["damaged_samples"] = str(error)
-            yield SampledTrial(trial, timers)
+        for trials in batched(self.read_trials(sweep_id, is_there), CHUNK):
+            yield from self.with_samples(trials)
 
     def sweep_traces(self, sweep_id: str) -> Iterator[list[TracedTrial]]:
         """Yield what `traces` returns for each result of the sweep that has a trace, by cell key

@@ -43,7 +43,9 @@ from effbench.store.values import (
     CODEC,
     TRACE_CODEC,
     TRIAL_FIELDS,
+    Columns,
     Condition,
+    DamagedSamplesError,
     ResultKey,
     as_dicts,
     decode_samples,
@@ -266,22 +268,30 @@ def trial_facts(
     return newest
 
 
-def stored_samples(connection: Connection, trial_id: int) -> dict[str, StoredSamples]:
-    """Return timer -> samples of the trial. Raises DamagedSamplesError."""
-    query = select(SAMPLE).filter_by(trial_id=trial_id).order_by(SAMPLE.c.timer)
-    timers = {}
-    for row in connection.execute(query).mappings():
-        name = f"samples (timer {one_line(row['timer'], 40)} of trial {trial_id})"
-        samples = decode_samples(row["data"], row["stored"], name)
-        timers[row["timer"]] = StoredSamples(row["count"], samples)
-    return timers
-
-
 def samples(connection: Connection, trial_id: int) -> dict[str, Samples]:
     """Return timer -> float32 array of the trial's raw samples, at most 5,000; in ms unless the
     name has a unit. Raises DamagedSamplesError."""
-    timers = stored_samples(connection, trial_id)
-    return {timer: samples.stored for timer, samples in timers.items()}
+    query = select(SAMPLE).filter_by(trial_id=trial_id).order_by(SAMPLE.c.timer)
+    return {row["timer"]: _samples_of(row) for row in as_dicts(connection, query)}
+
+
+def with_samples(connection: Connection, trials: Sequence[StoredTrial]) -> list[SampledTrial]:
+    """Return these trials with their samples. Those of a timer that are damaged are omitted, and
+    `extra` says so."""
+    sampled = {trial.id: SampledTrial(trial, {}) for trial in trials}
+    query = select(SAMPLE).where(SAMPLE.c.trial_id.in_(sampled)).order_by(SAMPLE.c.timer)
+    for row in as_dicts(connection, query):
+        of_trial = sampled[row["trial_id"]]
+        try:
+            of_trial.timers[row["timer"]] = StoredSamples(row["count"], _samples_of(row))
+        except DamagedSamplesError as error:
+            of_trial.trial.extra["damaged_samples"] = str(error)
+    return list(sampled.values())
+
+
+def _samples_of(row: Columns) -> Samples:
+    name = f"samples (timer {one_line(row['timer'], 40)} of trial {row['trial_id']})"
+    return decode_samples(row["data"], row["stored"], name)
 
 
 def traces(

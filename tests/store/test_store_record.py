@@ -151,6 +151,20 @@ def test_samples_come_back_in_order(store, sweep, add, here):
     assert sampled.timers["x"].taken == 6000, "the true count is kept"
 
 
+def test_damaged_samples_of_a_timer_are_omitted(path, store, sweep, add, here):
+    good = {"latency_ms": [1.0, 2.0], "period_ms": [3.0]}
+    add(samples=good)
+    damaged = add(attempt=1, samples=good)
+    bad = f"trial_id = {damaged} AND timer = 'latency_ms'"
+    made_sweeps.sql(path, f"UPDATE sample SET stored = 1 WHERE {bad}")
+    whole, part = store.trials_with_samples(sweep, [here])
+    assert {timer: samples.stored.tolist() for timer, samples in whole.timers.items()} == good
+    assert whole.trial.extra == {}
+    assert list(part.timers) == ["period_ms"]
+    assert f"timer latency_ms of trial {damaged}" in part.trial.extra["damaged_samples"]
+    assert list(store.trials_with_samples(sweep, ["elsewhere"])) == []
+
+
 @pytest.mark.parametrize("number", [5001, 123_456])
 def test_more_samples_than_the_limit_are_thinned_evenly(number):
     stored, data = encode_samples(range(number))
