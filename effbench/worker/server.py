@@ -62,7 +62,7 @@ PRELOAD = (
     "effbench.worker.trial",
 )
 LOG_BYTES = 1 << 20  # bytes to keep of the end of a task's output
-READ_BYTES = 1 << 16  # all that a pipe holds
+READ_BYTES = 1 << 20  # all that a pipe holds: 16 pages, of up to 64 KiB
 
 
 def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:

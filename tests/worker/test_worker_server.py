@@ -190,6 +190,27 @@ def test_what_is_no_message_is_ignored(server, rubbish):
     assert result(server, code) == 3
 
 
+#: Goes on while the server is stopped, with pipes as large as those of a machine with large pages.
+WHILE_STOPPED = f"""
+{FIND_PIPE}
+import fcntl, signal, subprocess
+for end in (1, pipe):
+    fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)
+server = os.getppid()
+subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -CONT {{server}}"], start_new_session=True)
+os.kill(server, signal.SIGSTOP)
+"""
+
+
+def test_a_result_that_fills_a_large_pipe(server):
+    assert result(server, f"{WHILE_STOPPED}\nresult = 'x' * 500_000") == "x" * 500_000
+
+
+def test_an_output_that_fills_a_large_pipe(server):
+    code = f"{WHILE_STOPPED}\nprint('x' * 500_000 + ' last words', flush=True); os._exit(1)"
+    assert outcome(submit(server, code))["log"].endswith("x last words\n")
+
+
 def test_a_server_that_cannot_fork_says_so_and_lives(own_server):
     resource.prlimit(own_server.process.pid, resource.RLIMIT_NOFILE, (3, 4096))
     assert "could not start a process" in outcome(submit(own_server, ""))["failed"]
