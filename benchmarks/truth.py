@@ -116,11 +116,13 @@ def time_period(call: Call, seconds: float) -> Timing:
     return timer(call, seconds).period(rules(seconds).budget_s)
 
 
-def period_ms(call: Call, seconds: float) -> float:
+def median_period(call: Call, seconds: float) -> float:
+    """Return ms per call, back to back."""
     return median(time_period(call, seconds).samples_ms)
 
 
-def latency_ms(call: Call, seconds: float) -> float:
+def median_latency(call: Call, seconds: float) -> float:
+    """Return the ms of a synchronised call."""
     return median(timer(call, seconds).latency(rules(seconds).budget_s).samples_ms)
 
 
@@ -140,8 +142,8 @@ class Spin:
     def measure(self, seconds: float, gpu: Gpu) -> None:
         spin = partial(torch.cuda._sleep, self.cycles)
         self.clocks_mhz += clocks_while_spinning(gpu)
-        self.periods_ms.append(period_ms(spin, seconds))
-        self.latencies_ms.append(latency_ms(spin, seconds / 2))
+        self.periods_ms.append(median_period(spin, seconds))
+        self.latencies_ms.append(median_latency(spin, seconds / 2))
         self.clocks_mhz += clocks_while_spinning(gpu)
 
     @property
@@ -341,9 +343,9 @@ def truth_by_cupti(works: Sequence[Workload], seconds: float) -> list[Comparison
 def compare_span(work: Workload, reported_ms: float, seconds: float) -> Comparison:
     """Measure the period before and after the trace, because clocks drift at the power limit."""
     warm_up(work.call, seconds)
-    before_ms = period_ms(work.call, seconds)
+    before_ms = median_period(work.call, seconds)
     traced = trace(work.call, seconds)
-    measured_ms = (before_ms + period_ms(work.call, seconds)) / 2
+    measured_ms = (before_ms + median_period(work.call, seconds)) / 2
     verdict = FAIL
     if within(measured_ms, traced.span_ms):
         verdict = PASS
@@ -364,7 +366,7 @@ def compare_span(work: Workload, reported_ms: float, seconds: float) -> Comparis
 def reported_busy_ms(call: Call, seconds: float) -> float:
     """Return the busy time by effbench's profiler in ms, over more calls than in a sweep, as for
     the other figures."""
-    calls = int(100 / period_ms(call, seconds))
+    calls = int(100 / median_period(call, seconds))
     return profile.profile(call, NO_INPUTS, max(profile.CALLS, min(500, calls))).busy_ms
 
 
@@ -434,8 +436,8 @@ class Peer:
 
     def time_by_effbench(self, call: Call, seconds: float) -> float:
         if self.ours == "period":
-            return period_ms(call, seconds)
-        return latency_ms(call, seconds)
+            return median_period(call, seconds)
+        return median_latency(call, seconds)
 
 
 PEERS = (
