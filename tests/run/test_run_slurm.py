@@ -189,6 +189,24 @@ def test_a_refused_job_ends_the_sweep(cluster, submitted, monkeypatch):
         made.run()
 
 
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [{"1": "COMPLETING"}, {"1": "CANCELLED"}],
+        [{}],
+        # it does not answer while its controller restarts, which tells nothing about the jobs
+        [None, None, {"1": "RUNNING"}, {"1": "CANCELLED", "2": "COMPLETED"}],
+    ],
+)
+def test_cancelling_waits_until_the_jobs_have_ended(monkeypatch, answers):
+    states = MagicMock(side_effect=answers)
+    monkeypatch.setattr(queue, "states", states)
+    monkeypatch.setattr(queue, "output", MagicMock(return_value=""))
+    monkeypatch.setattr(queue, "POLL_S", 0.0)
+    queue.cancel("name")
+    assert states.call_count == len(answers)
+
+
 def test_a_machine_without_slurm(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="requires sbatch on PATH"):

@@ -64,7 +64,8 @@ def cancel(name: str) -> None:
     output(["scancel", f"--name={name}"], COMMAND_TIMEOUT_S)
     deadline = time.monotonic() + CANCEL_TIMEOUT_S
     while time.monotonic() < deadline:
-        if ENDED.issuperset((states(name) or {}).values()):
+        known = states(name)
+        if known is not None and ENDED.issuperset(known.values()):
             return
         time.sleep(POLL_S)
 
