@@ -205,7 +205,9 @@ def open_servers(
             if lent is not None and interpreter == HERE:
                 first[interpreter] = lent
             else:
-                first[interpreter] = started.enter_context(closing(start(interpreter)))
+                with errors_of(interpreter):
+                    server = start(interpreter)
+                first[interpreter] = started.enter_context(closing(server))
         # meanwhile: the first record needs it, and the next trial would wait
         importlib.import_module("numpy")
         servers = {}
@@ -226,7 +228,7 @@ def errors_of(interpreter: Interpreter) -> Iterator[None]:
         if interpreter == HERE:
             raise
         raise ConfigError(f"{interpreter}: {error}") from error
-    except WorkerError as error:
+    except (WorkerError, OSError) as error:
         if interpreter.python is None:
             raise
         raise InterpreterError(f"{interpreter}: {error}; {NEEDS}") from error

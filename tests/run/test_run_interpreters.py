@@ -76,12 +76,23 @@ def test_what_is_not_there(script, settings, error):
 def test_an_interpreter_that_does_not_start_is_named_with_its_last_words(script, more, error):
     path = script("GNU bash, version 5.2", more=more)
     error = f"^python={path}: the fork server ended .{error}"
+    with pytest.raises(InterpreterError, match=error):
+        open_server(path)
+
+
+def test_a_file_that_is_no_program_is_named(tmp_path):
+    path = tmp_path / "python"
+    path.write_text("no program")
+    path.chmod(0o700)
+    error = f"^python={path}: .*Exec format error.*; trials need Python 3.11"
+    with pytest.raises(InterpreterError, match=error):
+        open_server(str(path))
+
+
+def open_server(python):
     cell = replace(a_cell(), model={"name": "a", "module": {"_target_": "a.Net"}})
-    runs = [CellRun(cell, Interpreter(path))]
-    with (
-        pytest.raises(InterpreterError, match=error),
-        open_servers(runs, "eager", threading.Event()),
-    ):
+    runs = [CellRun(cell, Interpreter(python))]
+    with open_servers(runs, "eager", threading.Event()):
         pass
 
 
