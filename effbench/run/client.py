@@ -220,16 +220,21 @@ class ForkServer:
         command = [python or sys.executable, "-P", "-m", "effbench.worker.server"]
         if not preload:
             command.append("--no-preload")
+        variables = server_variables(python, env or {})
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # `read_messages` closes it
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            cwd=folder,
-            env=server_variables(python, env or {}),
-            start_new_session=True,
-        )
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.errors,
+                cwd=folder,
+                env=variables,
+                start_new_session=True,
+            )
+        except OSError:
+            self.errors.close()
+            raise
         LOGGER.info("started fork server %d of %s", self.process.pid, command[0])
         self.lock, self.sending = threading.Lock(), threading.Lock()
         self.requests: dict[str, ServerRequest] = {}
