@@ -122,7 +122,8 @@ def print_missing(db: str, wanted: Sequence[str]) -> None:
     known = states(db)
     missing = [name for name in wanted if known.get(name) != "completed"]
     complete = len(wanted) - len(missing)
-    print(f"complete: {complete} of {len(wanted)}; missing: {', '.join(missing) or 'none'}")
+    names = ", ".join(missing) or "none"
+    print(f"complete: {complete} of {len(wanted)}; missing: {names}")
 
 
 # --- join

@@ -19,7 +19,6 @@ bias of pairs.
 from __future__ import annotations
 
 import argparse
-import itertools
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -194,14 +193,15 @@ class MeasuredSweep:
     def print_tables(self) -> None:
         """Print the table of speedups, and that of times."""
         speedups, times = [], []
-        for quantity, label in itertools.product(self.quantities, self.labels.values()):
-            names = [label.point, label.mode, quantity.timer]
-            rounds = self.rounds_of(label, quantity)
-            trials = self.trials_of(label)
-            if rounds:
-                speedups.append([*names, *speedup_figures(rounds)])
-            if trials:
-                times.append([*names, *time_figures(trials, quantity)])
+        for quantity in self.quantities:
+            for label in self.labels.values():
+                names = [label.point, label.mode, quantity.timer]
+                rounds = self.rounds_of(label, quantity)
+                trials = self.trials_of(label)
+                if rounds:
+                    speedups.append([*names, *speedup_figures(rounds)])
+                if trials:
+                    times.append([*names, *time_figures(trials, quantity)])
         print()
         print(Table.of(SPEEDUPS, speedups).render("markdown"))
         print(Table.of(TIMES, times).render("markdown"), end="", flush=True)
@@ -271,8 +271,9 @@ def measure(device: str, model: str | None, kind: str | None, settings: Sequence
                 continue
             began_s = time.monotonic()
             sweep = effbench.sweep([f"model={name}", *cells, *common])
+            wall_s = time.monotonic() - began_s
             print_sweep(sweep.db, sweep.id)
-            print(f"(sweep of {name}: {time.monotonic() - began_s:.0f} s)", flush=True)
+            print(f"(sweep of {name}: {wall_s:.0f} s)", flush=True)
 
 
 def print_sweep(db: str, sweep_id: str) -> None:

@@ -169,7 +169,9 @@ def rows_in(store: Store, sweep_id: str) -> Iterator[Row]:
 
 
 def is_usable(result: Result) -> bool:
-    return result.status is Status.OK and not result.marked and "stream" not in result.params
+    if result.status is not Status.OK or result.marked:
+        return False
+    return "stream" not in result.params
 
 
 def by_mode(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -183,8 +185,9 @@ def by_mode(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def solve(columns: Sequence[Sequence[float]], measured: Sequence[float]) -> list[float]:
     """Return the non-negative factors of the columns whose sum deviates least, relatively."""
-    matrix = np.column_stack(columns) / np.array(measured)[:, None]
-    factors, _ = nnls(matrix, np.ones(len(measured)))
+    values = np.array(measured)
+    relative = np.array(columns) / values
+    factors, _ = nnls(relative.T, np.ones(len(values)))
     return factors.tolist()
 
 
@@ -381,7 +384,8 @@ def main() -> None:
 
 def store(predictor: Predictor) -> None:
     data = rounded(msgspec.to_builtins(predictor))
-    DATA.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=1))
+    text = msgspec.json.encode(data)
+    DATA.write_bytes(msgspec.json.format(text, indent=1))
 
 
 def rounded(data: object) -> object:

@@ -35,6 +35,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -244,16 +246,17 @@ class Contexts:
 def compare_contexts() -> None:
     every = torch.cuda.device_count()
     slots = [Slot(f"GPU {index}", "cuda", visible=str(index)) for index in range(every)]
+    drivers = {"not held": nullcontext, "held": partial(held_driver, slots)}
+    counts = sorted({1, every})
     made: dict[str, list[Contexts]] = defaultdict(list)
-    for _ in range(BLOCKS):
-        for side, driver in (("not held", nullcontext()), ("held", held_driver(slots))):
-            with driver:
-                time.sleep(1)
-                for count in sorted({1, every}):
-                    made[f"driver {side}, {count} at once"].append(Contexts.make(count))
-    for name, contexts in made.items():
-        ready_s = median(context.ready_s for context in contexts)
-        ended_s = median(context.ended_s for context in contexts)
+    for _, side, count in product(range(BLOCKS), drivers, counts):
+        with drivers[side]():
+            time.sleep(1)
+            contexts = Contexts.make(count)
+        made[f"driver {side}, {count} at once"].append(contexts)
+    for name, blocks in made.items():
+        ready_s = median(contexts.ready_s for contexts in blocks)
+        ended_s = median(contexts.ended_s for contexts in blocks)
         print(f"{name}: contexts after {ready_s:.2f} s, all ended after {ended_s:.2f} s")
 
 
@@ -263,10 +266,11 @@ def compare_contexts() -> None:
 def measure_overhead(folder: Path, settings: Sequence[str]) -> None:
     for isolation in ("fork", "spawn"):
         words = [*OVERHEAD, f"isolation={isolation}", *settings]
-        trials = measure(folder / "overhead.db", words).trials
-        seconds = [trial.overhead_s for trial in trials]
-        details = f"{min(seconds):.2f}–{max(seconds):.2f}, {len(seconds)} trials"
-        print(f"isolation={isolation}: {median(seconds):.2f} s ({details})")
+        sweep = measure(folder / "overhead.db", words)
+        seconds = [trial.overhead_s for trial in sweep.trials]
+        span = f"{min(seconds):.2f}–{max(seconds):.2f}"
+        trials = f"{len(seconds)} trials"
+        print(f"isolation={isolation}: {median(seconds):.2f} s ({span}, {trials})")
 
 
 # --- two checkouts

@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity
 
 from effbench.core.table import Column, Table
 from effbench.measure import profile, timing
@@ -84,7 +85,8 @@ class Comparison:
 
 
 def within(measured_ms: float, expected_ms: float) -> bool:
-    return abs(measured_ms - expected_ms) <= max(RELATIVE * expected_ms, ABSOLUTE_MS)
+    allowed_ms = max(RELATIVE * expected_ms, ABSOLUTE_MS)
+    return abs(measured_ms - expected_ms) <= allowed_ms
 
 
 # --- effbench's timers
@@ -271,7 +273,7 @@ def trace(call: Call, seconds: float) -> Traced:
     torch.cuda.synchronize()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice on profiler cycles, which are not used here
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as tracer:
+        with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as tracer:
             timed = time_period(counted, seconds)
             torch.cuda.synchronize()
     activities = activities_of(tracer)
@@ -336,8 +338,11 @@ def span_ns(activities: Sequence[Activity]) -> int:
 def truth_by_cupti(works: Sequence[Workload], seconds: float) -> list[Comparison]:
     """Compare the period with the span of a call's kernels."""
     # before the other traces, because each trace loses more of its head than the previous one
-    reported_ms = {work.name: reported_busy_ms(work.call, seconds) for work in works}
-    return [compare_span(work, reported_ms[work.name], seconds) for work in works]
+    reported_ms = [reported_busy_ms(work.call, seconds) for work in works]
+    rows = []
+    for work, busy_ms in zip(works, reported_ms, strict=True):
+        rows.append(compare_span(work, busy_ms, seconds))
+    return rows
 
 
 def compare_span(work: Workload, reported_ms: float, seconds: float) -> Comparison:
@@ -366,8 +371,9 @@ def compare_span(work: Workload, reported_ms: float, seconds: float) -> Comparis
 def reported_busy_ms(call: Call, seconds: float) -> float:
     """Return the busy time by effbench's profiler in ms, over more calls than in a sweep, as for
     the other figures."""
-    calls = int(100 / median_period(call, seconds))
-    return profile.profile(call, NO_INPUTS, max(profile.CALLS, min(500, calls))).busy_ms
+    calls = min(500, int(100 / median_period(call, seconds)))
+    profiled = profile.profile(call, NO_INPUTS, max(profile.CALLS, calls))
+    return profiled.busy_ms
 
 
 # --- 3. other timers
