@@ -32,10 +32,8 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -246,11 +244,11 @@ class Contexts:
 def compare_contexts() -> None:
     every = torch.cuda.device_count()
     slots = [Slot(f"GPU {index}", "cuda", visible=str(index)) for index in range(every)]
-    drivers = {"not held": nullcontext, "held": partial(held_driver, slots)}
+    held_slots = {"not held": [], "held": slots}
     counts = sorted({1, every})
     made: dict[str, list[Contexts]] = defaultdict(list)
-    for _, side, count in product(range(BLOCKS), drivers, counts):
-        with drivers[side]():
+    for _, side, count in product(range(BLOCKS), held_slots, counts):
+        with held_driver(held_slots[side]):
             time.sleep(1)
             contexts = Contexts.make(count)
         made[f"driver {side}, {count} at once"].append(contexts)
