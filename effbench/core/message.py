@@ -11,9 +11,7 @@ Server to sweep:
     {"v", "event": "ready", "pid"}
     {"v", "event": "started", "id", "pid"}
     {"v", "event": "phase", "id", "phase"}
-    {"v", "event": "ended", "id", "pid", "result" | null, "exit", "signal", "log", "oom_killed"}
-    {"v", "event": "ended", "id", "result": null, "exit", "signal", "failed"}
-        failed: why the server could not start the task
+    {"v", "event": "ended", "id", "end": a `TaskEnd`}
 
 Task to server, through the task's own result pipe:
 
@@ -81,6 +79,21 @@ class MessagePipe:
         data = encode(message)
         while data:
             data = data[os.write(self.end, data) :]
+
+
+@dataclass(frozen=True)
+class TaskEnd:
+    """How a task ended. `result`: None if it did not complete; `code`: of its process, negative for
+    a signal; `log`: the end of its output. `failed`: why the server could not start it; `died`: how
+    the server ended before it; else empty."""
+
+    result: Any = None
+    pid: int | None = None
+    code: int = 0
+    log: str = ""
+    oom_killed: bool = False
+    failed: str = ""
+    died: str = ""
 
 
 @dataclass

@@ -51,5 +51,4 @@ def run_checks(
 def failed(request: ServerRequest) -> dict[str, Any]:
     """Return the outcome of a check whose process died or was killed."""
     status, reason = request.failure()
-    log = request.outcome.get("log")
-    return {"status": str(status), "reason": reason, "facts": None, "log": log}
+    return {"status": str(status), "reason": reason, "facts": None, "log": request.outcome.log}

@@ -28,6 +28,7 @@ from effbench.core.message import (
     PROBE_PHASE,
     TRIAL_VARIABLE,
     MessageError,
+    TaskEnd,
     decode,
     encode,
 )
@@ -75,17 +76,19 @@ def attempts(stop: threading.Event) -> Iterator[bool]:
 
 @dataclass(eq=False)
 class ServerRequest:
-    """A task in a child of the server. `begun`: the phases in the order in which they began, and
-    None at its end; `ForkServer.phases` takes them. `outcome`: the message `ended`, or {"died":
-    reason} if the server ended. `phases_begun`: the number of its own phases; `ended_s`: when it
-    ended, by the monotonic clock. `waited_s`: for how long it waited for the other member of its
-    duet, which does not count towards its timeout. `rank_name`: of the rank of a trial, if it alone
-    failed; `explanation`: why it timed out."""
+    """A task in a child of the server.
+
+    `begun`: the phases in the order in which they began, and None at its end; `ForkServer.phases`
+    takes them. `phases_begun`: the number of its own phases. `ended_s`: when it ended, by the
+    monotonic clock. `waited_s`: for how long it waited for the other member of its duet, which does
+    not count towards its timeout. `rank_name`: of the rank of a trial, if it alone failed;
+    `explanation`: why it timed out.
+    """
 
     id: str
     begun: SimpleQueue[str | None] = field(default_factory=SimpleQueue)
     done: threading.Event = field(default_factory=threading.Event)
-    outcome: Message = field(default_factory=dict)
+    outcome: TaskEnd = field(default_factory=TaskEnd)
     phase: str | None = None
     phases_begun: int = 0
     pid: int | None = None
@@ -102,7 +105,7 @@ class ServerRequest:
         self.phases_begun += 1
         self.begun.put(phase)
 
-    def end(self, outcome: Message) -> None:
+    def end(self, outcome: TaskEnd) -> None:
         self.outcome = outcome
         self.ended_s = time.monotonic()
         self.done.set()
@@ -111,19 +114,19 @@ class ServerRequest:
     @property
     def result(self) -> Any:
         """The task's result; None if it did not complete."""
-        return self.outcome.get("result")
+        return self.outcome.result
 
     @property
     def may_succeed_later(self) -> bool:
         """Whether a task of the harness failed because the GPU did, or could not start."""
-        if self.timed_out_s is not None or "died" in self.outcome:
+        if self.timed_out_s is not None or self.outcome.died:
             return False
-        return "failed" in self.outcome or self.phase == PROBE_PHASE
+        return bool(self.outcome.failed) or self.phase == PROBE_PHASE
 
     @property
     def is_early(self) -> bool:
         """Whether a trial ended before any code of the user ran."""
-        return self.phase in BEFORE_USER_CODE or "failed" in self.outcome
+        return self.phase in BEFORE_USER_CODE or bool(self.outcome.failed)
 
     def record(self, cell_key: str, round: int) -> Trial:
         """Return the record of a trial that has ended, or a record of how its process did."""
@@ -131,9 +134,9 @@ class ServerRequest:
         if record is None:
             record = Trial(cell_key, round, *self.failure())
             record.phase = self.phase
-            record.pid = self.outcome.get("pid")
-            if self.outcome.get("log"):
-                record.extra["log"] = self.outcome["log"]
+            record.pid = self.outcome.pid
+            if self.outcome.log:
+                record.extra["log"] = self.outcome.log
         if self.rank_name:
             record.reason = f"{self.rank_name}: {record.reason}"
         return record
@@ -160,22 +163,21 @@ class ServerRequest:
             if self.explanation:
                 reason = f"{reason}: {self.explanation}"
             return Status.TIMEOUT, reason
-        if self.outcome.get("oom_killed"):
+        if self.outcome.oom_killed:
             return Status.OOM, f"killed by the kernel: host memory ran out ({where})"
         return Status.CRASHED, f"{self.end_of_process()} ({where})"
 
     def end_of_process(self) -> str:
         """Return how the process of a task without a result ended, or why it did not start."""
-        outcome = self.outcome
-        reason = outcome.get("died") or outcome.get("failed")
+        reason = self.outcome.died or self.outcome.failed
         if reason:
-            return str(reason)
-        number = outcome["signal"]
-        if number in set(signal.Signals):
-            return f"killed by {signal.Signals(number).name}"
-        if number:
-            return f"killed by signal {number}"
-        return f"the process exited with code {outcome['exit']}"
+            return reason
+        code = self.outcome.code
+        if code >= 0:
+            return f"the process exited with code {code}"
+        if -code in set(signal.Signals):
+            return f"killed by {signal.Signals(-code).name}"
+        return f"killed by signal {-code}"
 
 
 def server_variables(python: str | None, given: Mapping[str, str]) -> dict[str, str]:
@@ -267,7 +269,7 @@ class ForkServer:
         request = ServerRequest(uuid.uuid4().hex)
         with self.lock:
             if self.dead:
-                request.end({"died": self.dead})
+                request.end(TaskEnd(died=self.dead))
                 return request
             self.requests[request.id] = request
         self.send(
@@ -351,7 +353,7 @@ class ForkServer:
             if is_last or not request.may_succeed_later:
                 break
         _, reason = request.failure()
-        raise WorkerError(f"{task} failed: {reason}{last_words(request.outcome.get('log') or '')}")
+        raise WorkerError(f"{task} failed: {reason}{last_words(request.outcome.log)}")
 
     def send(self, message: Message) -> None:
         # a lock of its own: a full pipe may block this until read_messages() has read what the
@@ -386,7 +388,7 @@ class ForkServer:
             # the kernel kills the task's process when its server dies, but not that process's
             # children
             processes.kill_marked(request.pid, TRIAL_VARIABLE, request.id)
-            request.end({"died": self.dead})
+            request.end(TaskEnd(died=self.dead))
         self.ready.set()
 
     def handle(self, message: Message) -> None:
@@ -405,7 +407,7 @@ class ForkServer:
             case "ended":
                 with self.lock:
                     del self.requests[request.id]
-                request.end(message)
+                request.end(TaskEnd(**message["end"]))
 
 
 def last_words(text: str) -> str:

@@ -91,7 +91,7 @@ class Rank:
         other ranks, or its stack is unknown."""
         if self.was_stopped:
             return "stopped"
-        _, _, stack = str(self.task.outcome.get("log")).rpartition("(most recent call first):\n")
+        _, _, stack = self.task.outcome.log.rpartition("(most recent call first):\n")
         for frame in FRAME.finditer(stack):
             path = frame["path"]
             if COMPILES.search(path):
@@ -202,8 +202,8 @@ class Ranks:
     # --- after the end ---
 
     def decisive(self) -> ServerRequest:
-        """Return the task of the rank whose record is that of the trial, and note in it which rank
-        that is and, after a timeout, what it did."""
+        """Return the task of the rank whose record is that of the trial, with which rank that is
+        and, after a timeout, what it did."""
         leader = self.leader
         if self.timed_out_s is not None and leader.task.result is None:
             return self.late()
@@ -214,7 +214,7 @@ class Ranks:
         first = min(failed, key=lambda rank: (rank.failed_later, rank.task.ended_s))
         is_own = first is not leader or first.record.status in OWN_FAILURES
         if is_own and not first.failed_later:
-            first.task.rank_name = first.name
+            return replace(first.task, rank_name=first.name)
         return first.task
 
     def is_common(self, failed: list[Rank]) -> bool:
@@ -231,12 +231,14 @@ class Ranks:
             explanation = f"{missing.name} did not arrive"
             if missing.activity:
                 explanation += f"; it is {missing.activity}"
-        logs = [f"{rank.name}:\n{rank.task.outcome.get('log') or ''}" for rank in self.ranks]
+        logs = [f"{rank.name}:\n{rank.task.outcome.log}" for rank in self.ranks]
         task = (missing or self.leader).task
-        task.outcome["log"] = "\n".join(logs)
-        task.timed_out_s = self.timed_out_s
-        task.explanation = explanation
-        return task
+        return replace(
+            task,
+            outcome=replace(task.outcome, log="\n".join(logs)),
+            timed_out_s=self.timed_out_s,
+            explanation=explanation,
+        )
 
     def missing(self) -> Rank | None:
         """Return the rank for which the others waited: one that is stopped, or busy, or has begun

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from effbench.core import processes
-from effbench.core.message import TRIAL_VARIABLE, Json, MessageError, MessagePipe, decode
+from effbench.core.message import TRIAL_VARIABLE, Json, MessageError, MessagePipe, TaskEnd, decode
 
 #: In the order of their dependencies and in small parts, because the server answers messages in
 #: between.
@@ -134,6 +134,9 @@ class Server:
         except BrokenPipeError:
             self.closing = True
 
+    def send_end(self, id: str, end: TaskEnd) -> None:
+        self.send("ended", id=id, end=vars(end))
+
     def serve(self) -> None:
         while not self.closing:
             events = self.selector.select(timeout=0.0 if self.to_import else 5.0)
@@ -165,7 +168,7 @@ class Server:
         """Run a task in a child, or import modules here."""
         if task.name == "preload":
             self.preload(**task.payload)
-            self.send("ended", id=task.id, result={}, exit=0, signal=None)
+            self.send_end(task.id, TaskEnd({}))
             return
         if task.name != "probe":  # which needs no compiler
             self.import_all()
@@ -217,7 +220,7 @@ class Server:
             for end in ends:
                 os.close(end)
             failed = f"the fork server could not start a process: {error}"
-            self.send("ended", id=task.id, result=None, exit=None, signal=None, failed=failed)
+            self.send_end(task.id, TaskEnd(failed=failed))
             return
         results, results_end, prints, prints_end = ends
         child = Child(task.id, pid, results, prints, oom_kills)
@@ -316,16 +319,14 @@ class Server:
             os.close(pipe)
         self.kill_leftovers(child)
         is_strange = code == -signal.SIGKILL and not child.killed
-        self.send(
-            "ended",
-            id=child.id,
-            pid=child.pid,
+        end = TaskEnd(
             result=child.result,
-            exit=code if code >= 0 else None,
-            signal=-code if code < 0 else None,
+            pid=child.pid,
+            code=code,
             log=child.log.decode(errors="replace"),
             oom_killed=is_strange and processes.oom_kills() > child.oom_kills,
         )
+        self.send_end(child.id, end)
 
     def kill_leftovers(self, child: Child) -> None:
         """Kill the processes that the task left behind: its session, and orphans that this server

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 from effbench.core.cell import Cell, Status, Trial
+from effbench.core.message import TaskEnd
 from effbench.run.client import ForkServer, ServerRequest
 from effbench.run.devices import Slot
 from effbench.run.interpreters import HERE, Interpreter
@@ -109,7 +110,7 @@ class Server(ForkServer):
     def submit(self, task, payload, env=None):
         request = ServerRequest(str(len(self.envs)), phase="check", pid=7)
         if task == "preload":
-            request.end({"result": {"errors": {}}})
+            request.end(TaskEnd({"errors": {}}))
             return request
         assert task in ("trial", "check", "coldstart")
         self.tasks.append(task)
@@ -122,23 +123,15 @@ class Server(ForkServer):
         outcome = self.answer(payload, env)
         if outcome is not None:
             request.phase = outcome.pop("phase", request.phase)
-            request.end(outcome)
+            request.end(TaskEnd(**outcome))
 
     def kill(self, request):
         self.killed.append(request.id)
-        request.end(without_result(signal=9))
+        request.end(TaskEnd(**without_result(code=-9)))
 
 
 def without_result(**more):
-    return {
-        "result": None,
-        "exit": None,
-        "signal": None,
-        "oom_killed": False,
-        "log": "",
-        "pid": 7,
-        **more,
-    }
+    return {"pid": 7, **more}
 
 
 def key_of(request):
@@ -155,13 +148,7 @@ def ok(request, status="ok", **values):
         pid=7,
     )
     result = {**trial.to_json(), **values}
-    return {
-        "result": result,
-        "exit": 0,
-        "signal": None,
-        "oom_killed": False,
-        "log": "",
-    }
+    return {"result": result}
 
 
 def marked(request, is_marked=True, **values):

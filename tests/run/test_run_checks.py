@@ -70,7 +70,7 @@ def test_a_check_that_fails(name, status, reason):
 
 
 def test_a_check_that_dies_or_hangs_costs_itself_alone():
-    died = without_result(signal=signal.SIGABRT) | {"log": "last words"}
+    died = without_result(code=-signal.SIGABRT, log="last words")
     answers = iter([died, None, {"result": {"status": "ok"}}])
     server = Server(lambda request, env: next(answers))
     requests = [CheckRequest("a.check", device="cpu")] * 3

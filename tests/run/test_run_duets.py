@@ -19,7 +19,7 @@ from schedule_parts import (
 from effbench.core import processes
 from effbench.core.cell import Cell, Status, Trial
 from effbench.core.meeting import ALONE, DUET, Partner, PartnerLostError, connect, listen
-from effbench.core.message import DUET_PHASE
+from effbench.core.message import DUET_PHASE, TaskEnd
 from effbench.run.duets import Duets, StoppingRule, allows_duet
 
 BOTH = (A, B)
@@ -48,7 +48,7 @@ class MeetingServer(Server):
         if outcome is None:
             outcome = meet(payload, request.begin, self.log)
         if not request.done.is_set():
-            request.end(outcome)
+            request.end(TaskEnd(**outcome))
 
 
 def meet(payload, say_phase, log):

@@ -136,7 +136,7 @@ def ends(status, reason, **more):
 
 
 def dies(request):
-    return without_result(signal=9, log="its log")
+    return without_result(code=-9, log="its log")
 
 
 def hangs(request):

@@ -175,9 +175,9 @@ def test_a_trial_gets_the_mode_that_its_speedup_refers_to(make, baseline_mode, e
 @pytest.mark.parametrize(
     ("outcome", "status", "reason"),
     [
-        ({"signal": 63}, "crashed", "killed by signal 63"),
-        ({"exit": 3}, "crashed", "the process exited with code 3"),
-        ({"signal": 9, "oom_killed": True}, "oom", "killed by the kernel: host memory ran out"),
+        ({"code": -63}, "crashed", "killed by signal 63"),
+        ({"code": 3}, "crashed", "the process exited with code 3"),
+        ({"code": -9, "oom_killed": True}, "oom", "killed by the kernel: host memory ran out"),
     ],
 )
 def test_a_process_without_a_result(make, outcome, status, reason):
@@ -226,17 +226,12 @@ def at_the_device(request):
 
 
 def not_forked(request):
-    return {
-        "failed": "no memory to fork",
-        "exit": None,
-        "signal": None,
-        "phase": None,
-    }
+    return {"failed": "no memory to fork", "phase": None}
 
 
 @pytest.mark.parametrize(
     "failed",
-    [at_the_device, not_forked, lambda request: without_result(signal=9, phase=None)],
+    [at_the_device, not_forked, lambda request: without_result(code=-9, phase=None)],
     ids=["device", "fork", "before it began"],
 )
 def test_a_failure_of_the_harness_that_passes_is_retried_and_recorded(make, failed):

@@ -106,7 +106,7 @@ def outcome(task):
 
 
 def result(server, python, **options):
-    return outcome(submit(server, python, **options))["result"]
+    return outcome(submit(server, python, **options)).result
 
 
 def test_a_payload_and_the_phases(server):
@@ -120,7 +120,7 @@ def test_a_payload_and_the_phases(server):
     task = submit(server, "say_phase('one'); say_phase('two')")
     # the first one without the task, which may import for seconds
     assert list(server.phases(task, 30)) == ["start", "begun", "one", "two"]
-    assert task.outcome["exit"] == 0
+    assert task.outcome.code == 0
 
 
 def test_the_process_of_a_task(server):
@@ -130,7 +130,7 @@ def test_the_process_of_a_task(server):
         f" os.environ[{TRIAL_VARIABLE!r}]]"
     )
     task = submit(server, code)
-    pid, session, parent, mark = outcome(task)["result"]
+    pid, session, parent, mark = outcome(task).result
     assert pid == session == task.pid
     assert parent == server.process.pid
     assert mark == task.id
@@ -155,7 +155,7 @@ def test_the_variables_of_a_task(server):
 )
 def test_how_a_task_ends(server, python, reason):
     task = submit(server, python)
-    assert outcome(task)["result"] is None
+    assert outcome(task).result is None
     status, text = task.failure()
     assert status == "crashed"
     assert reason in text
@@ -167,7 +167,7 @@ def test_the_end_of_the_output_is_kept_and_no_more(server):
         "print('first words'); print('x' * 30_000_000, flush=True); import os; os.write(2, b'\\xff"
         " last words')"
     )
-    log = outcome(submit(server, code))["log"]
+    log = outcome(submit(server, code)).log
     assert log.endswith("xxx\n\ufffd last words")
     assert len(log) == 1 << 20
     status = Path(f"/proc/{server.process.pid}/status").read_text()
@@ -208,12 +208,12 @@ def test_a_result_that_fills_a_large_pipe(server):
 
 def test_an_output_that_fills_a_large_pipe(server):
     code = f"{WHILE_STOPPED}\nprint('x' * 500_000 + ' last words', flush=True); os._exit(1)"
-    assert outcome(submit(server, code))["log"].endswith("x last words\n")
+    assert outcome(submit(server, code)).log.endswith("x last words\n")
 
 
 def test_a_server_that_cannot_fork_says_so_and_lives(own_server):
     resource.prlimit(own_server.process.pid, resource.RLIMIT_NOFILE, (3, 4096))
-    assert "could not start a process" in outcome(submit(own_server, ""))["failed"]
+    assert "could not start a process" in outcome(submit(own_server, "")).failed
     resource.prlimit(own_server.process.pid, resource.RLIMIT_NOFILE, (4096, 4096))
     assert lives(own_server)
 
@@ -234,7 +234,7 @@ time.sleep(1000)
 """
     task = begun_task(server, code)
     server.kill(task)
-    assert task.outcome["signal"] == signal.SIGKILL
+    assert task.outcome.code == -signal.SIGKILL
     for pid in map(int, task.phase.split()):
         wait_gone(pid)
 
@@ -257,7 +257,7 @@ result = {"alive": other.poll() is None}
     )
     wait_gone(left)
     go.touch()
-    assert outcome(other)["result"] == {"alive": True}
+    assert outcome(other).result == {"alive": True}
     wait_gone(int(other.phase))
 
 
@@ -269,10 +269,10 @@ time.sleep(1000)
 """
     task = begun_task(own_server, code)
     own_server.process.kill()
-    assert "the fork server ended (code -9)" in outcome(task)["died"]
+    assert "the fork server ended (code -9)" in outcome(task).died
     for pid in map(int, task.phase.split()):
         wait_gone(pid)
-    assert "the fork server ended" in outcome(submit(own_server, ""))["died"], (
+    assert "the fork server ended" in outcome(submit(own_server, "")).died, (
         "a dead server ends a task at once"
     )
     with pytest.raises(WorkerError, match="the fork server ended"):

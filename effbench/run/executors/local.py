@@ -372,7 +372,7 @@ class LocalExecutor(TrialExecutor):
         seconds = record.extra.get("phase_seconds")
         if seconds:
             record.overhead_s = wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
-        return TrialAttempt(record, task.is_early, server_died="died" in task.outcome)
+        return TrialAttempt(record, task.is_early, server_died=bool(task.outcome.died))
 
     def run_process(
         self,
