@@ -172,14 +172,14 @@ class ProbeRequest(Payload):
 
     `modules`: target of a model -> names of its arguments; `inputs`: target of a model -> the ways
     in which inputs are passed to it, each as name, in order, -> whether it is passed by name;
-    `losses`: targets that `training.loss` names.
+    `losses`: targets that `training.loss` names; `modes`: text of a mode -> the mode.
     """
 
     modules: dict[str, list[str]] = field(default_factory=dict)
     inputs: dict[str, list[dict[str, bool]]] = field(default_factory=dict)
     networks: list[dict[str, Any]] = field(default_factory=list)  # arguments of `library.check`
     losses: list[str] = field(default_factory=list)
-    modes: list[dict[str, Any]] = field(default_factory=list)
+    modes: dict[str, dict[str, Any]] = field(default_factory=dict)
     device: str = "auto"
 
 
@@ -195,6 +195,25 @@ class ProbedGpu:
     name: str
     memory_bytes: int
     near_cores: str | None
+
+
+@dataclass
+class ProbeAnswer(Payload):
+    """What a probe found. `environment`: an `Environment`; `details`: further facts about the
+    machine. `errors`: of targets. `settings`: text of a mode -> the names of its constructor's
+    arguments, None if it accepts any name. `starts_cuda`: whether importing the targets uses a
+    GPU."""
+
+    environment: Json
+    details: Json
+    gpus: list[ProbedGpu]
+    errors: list[str] = field(default_factory=list)
+    settings: dict[str, list[str] | None] = field(default_factory=dict)
+    starts_cuda: bool = False
+
+    @classmethod
+    def from_json(cls, values: Json) -> ProbeAnswer:
+        return cls(**{**values, "gpus": [ProbedGpu(**gpu) for gpu in values["gpus"]]})
 
 
 @dataclass

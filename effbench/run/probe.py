@@ -11,9 +11,9 @@ from typing import Any
 
 from effbench.core.cell import Cell, Environment, mode_settings
 from effbench.core.errors import ConfigError, suggest
-from effbench.core.message import Json, ProbedGpu, ProbeRequest
+from effbench.core.message import Json, ProbeAnswer, ProbedGpu, ProbeRequest
 from effbench.core.settings import LOSSES
-from effbench.run.client import ForkServer
+from effbench.run.client import NEVER, ForkServer
 from effbench.run.interpreters import HERE, Interpreter
 
 PROBE_TIMEOUT_S = 300.0
@@ -50,40 +50,39 @@ def probe(
 ) -> ProbedMachine:
     """Import all targets of these cells in a child. Raises ConfigError if a target cannot be
     imported or a mode does not have a setting, and StoppedError once `stop` is set."""
-    modes = {str(cell.mode): cell.mode for cell in cells}
     request = whole_request(cells)
-    request.modes = list(modes.values())
-    answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S, stop)
-    if answer["errors"]:
-        raise ConfigError("\n".join(list(dict.fromkeys(answer["errors"]))[:MOST_ERRORS]))
-    known = dict(zip(modes, answer["settings"], strict=True))
-    machine = machine_of(answer, interpreter)
+    answer = ask(server, request, stop)
+    if answer.errors:
+        raise ConfigError("\n".join(list(dict.fromkeys(answer.errors))[:MOST_ERRORS]))
     return replace(
-        machine,
-        modes=adapt_modes(modes, known, baseline_mode),
-        starts_cuda=answer["starts_cuda"],
+        machine_of(answer, interpreter),
+        modes=adapt_modes(request.modes, answer.settings, baseline_mode),
+        starts_cuda=answer.starts_cuda,
     )
 
 
 def describe_machine(server: ForkServer, device: str = "auto") -> ProbedMachine:
     """Return this machine's environment, its details and its GPUs. Raises WorkerError."""
-    request = ProbeRequest(device=device)
-    return machine_of(server.call("probe", request.to_json(), PROBE_TIMEOUT_S))
+    return machine_of(ask(server, ProbeRequest(device=device)))
 
 
-def machine_of(answer: Mapping[str, Any], interpreter: Interpreter = HERE) -> ProbedMachine:
+def ask(server: ForkServer, request: ProbeRequest, stop: Event = NEVER) -> ProbeAnswer:
+    return ProbeAnswer.from_json(server.call("probe", request.to_json(), PROBE_TIMEOUT_S, stop))
+
+
+def machine_of(answer: ProbeAnswer, interpreter: Interpreter = HERE) -> ProbedMachine:
     """Return the machine in the answer of a probe."""
-    return ProbedMachine(
-        interpreter.environment(answer["environment"]),
-        answer["details"],
-        [ProbedGpu(**gpu) for gpu in answer["gpus"]],
-    )
+    environment = interpreter.environment(answer.environment)
+    return ProbedMachine(environment, answer.details, answer.gpus)
 
 
 def whole_request(cells: Sequence[Cell]) -> ProbeRequest:
-    """Return a request to import the modules and the losses of these cells."""
+    """Return a request to import the modules, the losses and the modes of these cells."""
     losses = {cell.training["loss"] for cell in cells if cell.training}
-    request = ProbeRequest(losses=sorted(losses.difference(LOSSES)))
+    request = ProbeRequest(
+        losses=sorted(losses.difference(LOSSES)),
+        modes={str(cell.mode): cell.mode for cell in cells},
+    )
     models = {str(cell.model): cell.model for cell in cells}
     for model in models.values():
         arguments = dict(model["module"])

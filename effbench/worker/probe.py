@@ -20,7 +20,14 @@ import torch.distributed as dist
 
 from effbench.core.cell import Environment, mode_settings
 from effbench.core.errors import ConfigError, suggest
-from effbench.core.message import PROBE_PHASE, Json, MessagePipe, ProbedGpu, ProbeRequest
+from effbench.core.message import (
+    PROBE_PHASE,
+    Json,
+    MessagePipe,
+    ProbeAnswer,
+    ProbedGpu,
+    ProbeRequest,
+)
 from effbench.measure.gpu import Nvml
 from effbench.models import libraries
 from effbench.models.build import resolve_target
@@ -67,9 +74,7 @@ NOT_FLAGS = (
 
 
 def run_task(payload: Json, pipe: MessagePipe) -> Json:
-    """Return errors, settings, starts_cuda, environment, details and gpus, by these names.
-    `settings` has for each mode the names of its constructor's arguments, None if it accepts any
-    name; `starts_cuda`: whether importing the targets uses a GPU."""
+    """Run the probe of a ProbeRequest as JSON, and return its ProbeAnswer as JSON."""
     request = ProbeRequest(**payload)
     errors: list[str] = []
 
@@ -88,20 +93,23 @@ def run_task(payload: Json, pipe: MessagePipe) -> Json:
         attempt(network["library"], partial(libraries.check, **network))
     for loss in request.losses:
         attempt(loss, partial(resolve_target, loss, setting="training.loss"))
-    settings = [attempt(mode["_target_"], partial(check_mode, mode)) for mode in request.modes]
+    settings = {
+        text: attempt(mode["_target_"], partial(check_mode, mode))
+        for text, mode in request.modes.items()
+    }
     starts_cuda = torch.cuda.is_initialized()
     pipe.send(phase=PROBE_PHASE)
     gpus: list[ProbedGpu] = []
     if request.device != "cpu":
         gpus = visible_gpus()
-    return {
-        "errors": errors,
-        "settings": settings,
-        "starts_cuda": starts_cuda,
-        "gpus": [asdict(gpu) for gpu in gpus],
-        "environment": asdict(environment(gpus)),
-        "details": details(),
-    }
+    return ProbeAnswer(
+        environment=asdict(environment(gpus)),
+        details=details(),
+        gpus=gpus,
+        errors=errors,
+        settings=settings,
+        starts_cuda=starts_cuda,
+    ).to_json()
 
 
 def check_model(target: str, names: Iterable[str], inputs: Iterable[Mapping[str, bool]]) -> None:

@@ -15,9 +15,6 @@ from effbench.run.probe import ProbedMachine, describe_machine
 
 H200 = environment(cuda_version="13.0")
 ANSWER: dict[str, Any] = {
-    "errors": [],
-    "settings": [],
-    "notes": [],
     "gpus": [
         {
             "index": 0,

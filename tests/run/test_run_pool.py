@@ -44,12 +44,10 @@ class Fake(Server):
         )
         return {
             "errors": errors,
-            "settings": [[]],
-            "starts_cuda": False,
+            "settings": {str(MODE): []},
             "gpus": [],
             "details": {},
             "environment": FACTS,
-            "notes": [],
         }
 
 
