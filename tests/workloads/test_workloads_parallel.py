@@ -5,6 +5,8 @@ All cases run in the same two processes, which are forked once; the tests look a
 
 import importlib
 import os
+import subprocess
+import sys
 import traceback
 import warnings
 from collections.abc import Callable
@@ -18,7 +20,6 @@ import pytest
 import torch
 from own_cells import cpu_cell, target_of
 from torch import distributed, nn
-from torch._inductor.async_compile import AsyncCompile
 from torch.distributed.tensor.debug import CommDebugMode
 
 from effbench.core.cell import Status, Trial
@@ -312,7 +313,6 @@ def fork_rank(rank, folder, cases):
     if process:
         return process
     try:
-        AsyncCompile.pool.cache_clear()  # an earlier test's threads are not in this process
         torch.set_num_threads(1)
         distributed.init_process_group(
             "gloo",
@@ -331,17 +331,28 @@ def fork_rank(rank, folder, cases):
         os._exit(0)
 
 
-def run_ranks(folder, cases):
-    """Return what each rank has found, by case."""
+def fork_ranks(folder, cases):
+    """Run the cases in a new process for each rank."""
     importlib.import_module("effbench.models.libraries.transformers")
     for process in [fork_rank(rank, folder, cases) for rank in range(RANKS)]:
         os.waitpid(process, 0)
+
+
+def run_ranks(folder, cases):
+    """Return what each rank has found, by case. `cases`: the name of a dictionary above. Ranks
+    begin in a process without threads, which a backward pass or a compilation leaves behind."""
+    code = (
+        f"import pathlib, {__name__} as test\n"
+        f"test.fork_ranks(pathlib.Path({str(folder)!r}), test.{cases})"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)
     return [torch.load(folder / str(rank), weights_only=False) for rank in range(RANKS)]
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return run_ranks(tmp_path_factory.mktemp("ranks"), CASES)
+    return run_ranks(tmp_path_factory.mktemp("ranks"), "CASES")
 
 
 # --- what they have found
@@ -357,7 +368,7 @@ def test_outputs_equal_those_of_the_whole_module(ranks, name):
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    return run_ranks(tmp_path_factory.mktemp("compiled"), SLOW)
+    return run_ranks(tmp_path_factory.mktemp("compiled"), "SLOW")
 
 
 @pytest.mark.slow
