@@ -90,13 +90,19 @@ class Observer(logging.Handler):
     FlexAttention; `unfused`: whether it ran without a kernel while `watching_flex`.
     """
 
-    def __init__(self, dynamo: bool = True, flex: bool = False) -> None:
+    def __init__(
+        self,
+        dynamo: bool = True,
+        flex: bool = False,
+        leaves_parts: bool = False,
+        partition_ops: Sequence[str] = (),
+    ) -> None:
         super().__init__(logging.WARNING)
         self.dynamo = dynamo
         self.flex = flex
+        self.leaves_parts = leaves_parts
+        self.partition_ops = partition_ops
         self.parts = self.captured = 0
-        self.leaves_parts = False
-        self.partition_ops: Sequence[str] = ()
         self.fallback: str | None = None
         self.unfused = False
         # distinct texts in order

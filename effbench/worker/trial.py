@@ -132,9 +132,9 @@ class RunningTrial:
         self.observer = counters.Observer(
             self.mode.compiles and self.mode.uses_dynamo,
             flex=self.cell.model.get("attention") == "flex",
+            leaves_parts=self.mode.leaves_parts,
+            partition_ops=self.mode.partition_ops,
         )
-        self.observer.leaves_parts = self.mode.leaves_parts
-        self.observer.partition_ops = self.mode.partition_ops
         with self.observer:
             with self.context.phase("check"):
                 self.workload.take_reference()

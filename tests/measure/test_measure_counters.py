@@ -156,8 +156,7 @@ def test_what_was_left_out(graphs, reason):
     ],
 )
 def test_parts_that_a_mode_leaves_out(graphs, reasons, expected):
-    observer = counters.Observer()
-    observer.leaves_parts = True
+    observer = counters.Observer(leaves_parts=True)
     observer.part_reasons |= dict.fromkeys(reasons)
     for each in graphs:
         observer.count(each)
@@ -176,8 +175,7 @@ def test_parts_that_a_mode_leaves_out(graphs, reasons, expected):
     ],
 )
 def test_operators_to_split_at_that_no_graph_has(graphs, expected):
-    observer = counters.Observer()
-    observer.leaves_parts, observer.partition_ops = True, ["my::op"]
+    observer = counters.Observer(leaves_parts=True, partition_ops=["my::op"])
     for each in graphs:
         observer.count(each)
     assert expected in str(observer.degraded_reason(COMPILED, CUDA))
