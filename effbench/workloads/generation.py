@@ -222,6 +222,3 @@ class Generation(Inference):
         trial.tpot_ms = statistics.median(between)
         trial.tpot_p99_ms = float(np.quantile(between, 0.99))
         return {}
-
-    def unpaired(self) -> str | None:
-        return "requests and streams are timed as a whole"

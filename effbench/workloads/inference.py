@@ -301,6 +301,8 @@ class Inference(Workload):
     # --- figures
 
     def unpaired(self) -> str | None:
+        if self.has_varied_calls:
+            return "requests and streams are timed as a whole"
         for name in self.initial:
             # compiled code may depend on a plain value: a change by the other side recompiles it
             if name.kind == "attribute":

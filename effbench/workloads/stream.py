@@ -60,6 +60,3 @@ class StreamCalls(Inference):
 
     def calls_per_pass(self) -> int:
         return len(self.inputs.timed)
-
-    def unpaired(self) -> str | None:
-        return "requests and streams are timed as a whole"

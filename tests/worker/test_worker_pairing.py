@@ -156,4 +156,4 @@ def test_a_baseline_that_cannot_run_leaves_the_trial_without_pairs(baseline, wor
     [(TrainingSteps, "weights"), (Generation, "as a whole"), (StreamCalls, "as a whole")],
 )
 def test_what_cannot_alternate(workload, words):
-    assert words in workload.unpaired(None)
+    assert words in workload.unpaired(workload)
