@@ -114,14 +114,6 @@ class RecordedCalls:
     named: Sequence[Call]
 
 
-def take_trace(
-    step: Step, inputs: Sequence[Inputs], device: torch.device, latency_ms: float
-) -> Trace:
-    """Trace some synchronised calls and return what ran in them. `latency_ms`: about how long one
-    takes. Raises UnsupportedError, and what the step or the profiler raises."""
-    return trace_of(record_calls(step, inputs, device, latency_ms))
-
-
 def trace_of(recorded: RecordedCalls) -> Trace:
     """Return what ran in a call. Raises UnsupportedError."""
     trace = averaged([traced(call, recorded.device) for call in recorded.timed])

@@ -21,8 +21,9 @@ from effbench.measure.trace import (
     collective_times,
     host_work,
     nest,
+    record_calls,
     synchronised_calls,
-    take_trace,
+    trace_of,
     traced,
     with_launchers,
 )
@@ -67,10 +68,11 @@ class Changing(nn.Module):
         return x
 
 
-def trace_of(module: nn.Module):
+def trace_of_module(module: nn.Module):
     inputs = [((torch.randn(4, 32),), {})]
     with torch.inference_mode():
-        return take_trace(module.eval(), inputs, CPU, latency_ms=1.0)
+        recorded = record_calls(module.eval(), inputs, CPU, latency_ms=1.0)
+    return trace_of(recorded)
 
 
 def adds_up(trace) -> bool:
@@ -84,7 +86,7 @@ def names(trace) -> list[str]:
 
 
 def test_the_operators_of_an_eager_call_in_order_and_their_times_add_up():
-    trace = trace_of(Net())
+    trace = trace_of_module(Net())
     assert [name for name in names(trace) if name in ("aten::addmm", "aten::gelu")] == [
         "aten::addmm",
         "aten::gelu",
@@ -95,7 +97,7 @@ def test_the_operators_of_an_eager_call_in_order_and_their_times_add_up():
 
 
 def test_time_that_no_operator_takes_is_a_gap():
-    trace = trace_of(Sleepy())
+    trace = trace_of_module(Sleepy())
     longest = max(trace.kernels, key=lambda kernel: kernel.gap_ms)
     assert (longest.name, longest.gap_ms > 3) == ("aten::linear", True)
     assert trace.host["Python"] > 3
@@ -103,7 +105,7 @@ def test_time_that_no_operator_takes_is_a_gap():
 
 
 def test_the_loops_of_a_compiled_graph_are_one_kernel():
-    trace = trace_of(torch.compile(Net().eval()))
+    trace = trace_of_module(torch.compile(Net().eval()))
     assert names(trace)[0] == FUSED_LOOPS
     assert names(trace).count("aten::addmm") == 2
     assert "aten::gelu" not in names(trace)
@@ -112,20 +114,20 @@ def test_the_loops_of_a_compiled_graph_are_one_kernel():
 
 
 def test_of_calls_that_differ_the_most_usual_ones_count():
-    found = names(trace_of(Changing()))
+    found = names(trace_of_module(Changing()))
     assert "aten::add" in found
     assert "aten::mul" not in found
 
 
 def test_a_step_without_operators_cannot_be_traced():
     with pytest.raises(UnsupportedError, match="the profiler recorded nothing"):
-        trace_of(Silent())
+        trace_of_module(Silent())
 
 
 def test_a_step_with_too_many_kernels_cannot_be_traced(monkeypatch):
     monkeypatch.setattr("effbench.measure.trace.MOST_KERNELS", 3)
     with pytest.raises(UnsupportedError, match="more than 3 kernels"):
-        trace_of(Net())
+        trace_of_module(Net())
 
 
 def test_an_exception_of_the_step_ends_the_trace():
@@ -134,8 +136,8 @@ def test_an_exception_of_the_step_ends_the_trace():
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        trace_of(Broken())
-    assert adds_up(trace_of(Net()))  # the profiler has stopped
+        trace_of_module(Broken())
+    assert adds_up(trace_of_module(Net()))  # the profiler has stopped
 
 
 # --- scripted events, in ns
