@@ -180,11 +180,7 @@ def answers_of(
     names = cell_names(pair.first.cell for pair in pairs)
     answers = []
     with Store.open(outcome.db, mode="read") as store:
-        histories = {
-            interpreter: store.history(outcome.sweep_id, key)
-            for interpreter, key in outcome.environments.items()
-        }
-        recorded = recorded_trials(histories, runs)
+        recorded = recorded_trials(store, outcome.sweep_id, outcome.environments, runs)
         for pair in pairs:
             duets = Duets(recorded[pair.first], recorded[pair.second])
             answer = DuetAnswer(names[pair.first.cell.key], first, second, duets)

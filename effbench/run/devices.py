@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
@@ -95,13 +95,19 @@ class Slot:
         return lock
 
 
+def log_waiting(name: str) -> None:
+    LOGGER.info("waiting for %s, which another effbench uses", name)
+
+
 def wait_for_device(
     slot: Slot,
     stop: threading.Event,
     timeout_s: float = Executor.lock_timeout_s,
+    waiting: Callable[[str], None] = log_waiting,
 ) -> socket.socket:
     """Lock the device of the slot, and return its lock (see `Slot.try_lock`); wait for at most
-    `timeout_s` (`executor.lock_timeout_s`, 1 hour by default) if another effbench has it.
+    `timeout_s` (`executor.lock_timeout_s`, 1 hour by default) if another effbench has it. `waiting`
+    is called with the slot's name if it has to wait.
 
     This is one of three waits of a trial for its GPU, in this order. In a duet, only the leader has
     the second and the third; the other member waits for it, without a limit of its own. Jobs of
@@ -122,7 +128,7 @@ def wait_for_device(
     deadline = time.monotonic() + timeout_s
     lock = slot.try_lock()
     if lock is None:
-        LOGGER.info("waiting for %s, which another effbench uses", slot.name)
+        waiting(slot.name)
     while lock is None:
         if stop.wait(POLL_S):
             raise StoppedError

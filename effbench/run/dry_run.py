@@ -42,11 +42,7 @@ def print_plan(
         facts = facts_here(settings, servers)
         with Store.open(settings.db, mode="read") as store:
             info = same_sweep(store, settings, plan, facts, progress)
-            histories = {
-                interpreter: store.history(info.id, key)
-                for interpreter, key in environment_ids(servers).items()
-            }
-        history = recorded_trials(histories, runs)
+            history = recorded_trials(store, info.id, environment_ids(servers), runs)
     groups = RoundsNeeded(settings, runs, history).groups()
     names = [slot.name for slot in slots]
     progress.note(f"plan: {work_text(settings, runs, groups, names)}")

@@ -18,6 +18,7 @@ from effbench.run.selection import typed
 from effbench.store.sweeps import SweepInfo
 
 if TYPE_CHECKING:
+    from effbench.run.executors.job_files import JobStore
     from effbench.run.progress import Progress
     from effbench.store.store import Store
 
@@ -129,10 +130,17 @@ def facts_here(settings: Settings, servers: Servers) -> dict[str, Facts]:
 
 
 def recorded_trials(
-    histories: Mapping[Interpreter, Mapping[str, list[Trial]]], runs: Sequence[CellRun]
+    store: Store | JobStore,
+    sweep_id: str,
+    environments: Mapping[Interpreter, str],
+    runs: Sequence[CellRun],
 ) -> dict[CellRun, list[Trial]]:
-    """Return the recorded trials of each of these runs. `histories`: interpreter -> cell key ->
-    its recorded trials (last attempts)."""
+    """Return the recorded trials of each of these runs (last attempts). `environments`: the id of
+    the environment of each interpreter."""
+    histories = {
+        interpreter: store.history(sweep_id, environment_id)
+        for interpreter, environment_id in environments.items()
+    }
     return {run: histories[run.interpreter].get(run.cell.key, []) for run in runs}
 
 

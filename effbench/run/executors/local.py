@@ -108,14 +108,10 @@ class LocalExecutor(TrialExecutor):
         self.environments = {key: interpreter for interpreter, key in self.environment_ids.items()}
         self.caches = sweep_cache(self.settings, self.sweep_id)
         self.speeds = {key: self.store.host_speeds(key) for key in self.environments}
-        histories = {
-            interpreter: self.store.history(self.sweep_id, key)
-            for interpreter, key in self.environment_ids.items()
-        }
         self.rounds = RoundsNeeded(
             self.settings,
             self.runs,
-            recorded_trials(histories, self.runs),
+            recorded_trials(self.store, self.sweep_id, self.environment_ids, self.runs),
             self.plan.duet_rule,
         )
 
@@ -205,13 +201,10 @@ class LocalExecutor(TrialExecutor):
     def locked(self, slot: Slot) -> Iterator[None]:
         """Hold the locks of the slot's devices in this context, and show if it must wait; see
         `wait_for_device`."""
+        timeout_s = self.settings.executor.lock_timeout_s
         with ExitStack() as locks:
             for device in slot.devices:
-                lock = device.try_lock()
-                if lock is None:
-                    self.progress.waiting(device.name)
-                    timeout_s = self.settings.executor.lock_timeout_s
-                    lock = wait_for_device(device, self.stop, timeout_s)
+                lock = wait_for_device(device, self.stop, timeout_s, self.progress.waiting)
                 locks.enter_context(lock)
             yield
 
