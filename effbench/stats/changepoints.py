@@ -23,7 +23,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from effbench.stats.intervals import Interval, LogEstimate, log_difference, t_tail
+from effbench.stats.intervals import Interval, LogEstimate, log_difference, mean_of, t_tail
 from effbench.stats.significance import FLOOR
 
 Floats = NDArray[np.float64]
@@ -98,7 +98,7 @@ def find_changes(values: Sequence[float], floor: float = FLOOR) -> list[LevelCha
         del splits[weakest]  # which joins its segments
     changes = []
     for old, new in pairwise(segments):
-        ratio = log_difference(new.log_mean(), old.log_mean()).interval()
+        ratio = log_difference(new.log_mean, old.log_mean).interval()
         changes.append(LevelChange(new.start, old.mean, new.mean, ratio))
     return changes
 
@@ -178,12 +178,9 @@ class Series:
         """The sum of squared distances from the mean."""
         return float(((self.kept - self.mean) ** 2).sum())
 
+    @property
     def log_mean(self) -> LogEstimate:
-        if self.n < 2:
-            return LogEstimate(self.mean, None, 0)
-        df = self.n - 1
-        error = math.sqrt(self.squares / df / self.n)
-        return LogEstimate(self.mean, error, df)
+        return mean_of(self.kept.tolist())
 
 
 def fit(series: Series) -> list[int]:

@@ -12,6 +12,7 @@ processes.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -116,8 +117,13 @@ def mean_of(values: Sequence[float]) -> LogEstimate:
     mean = math.fsum(values) / n
     if n < 2:
         return LogEstimate(mean, None, 0)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    variance = _squares(values, mean) / (n - 1)
     return LogEstimate(mean, math.sqrt(variance / n), n - 1)
+
+
+def _squares(values: Iterable[float], mean: float) -> float:
+    """Return the sum of squared distances from a mean."""
+    return math.fsum((value - mean) ** 2 for value in values)
 
 
 def log_mean_of_compilations(
@@ -140,12 +146,13 @@ def log_mean_of_compilations(
     of two sides that both compile. Fewer than two values have no error. Raises ValueError as
     `log_mean` does.
     """
+    over_trials = log_mean(values)
     known = {name for name in kernels if name is not None}
     if len(values) < 2 or None in compilations or len(known) < 2:
-        return log_mean(values)
+        return over_trials
     groups: dict[Hashable, list[float]] = {}
     for value, compilation in zip(values, compilations, strict=True):
-        groups.setdefault(compilation, []).append(value)
+        groups.setdefault(compilation, []).append(math.log(value))
     sd = PRIOR_SD
     if are_tuned(known):
         sd = TUNED_SD
@@ -153,30 +160,27 @@ def log_mean_of_compilations(
     if len(groups) < len(values):
         return estimate
     # one trial per compilation tells nothing about the processes of one: the wider interval counts
-    return max(
-        estimate,
-        log_mean(values),
-        key=LogEstimate.half_width,
-    )
+    return max(estimate, over_trials, key=LogEstimate.half_width)
 
 
 def _mean_of_groups(groups: Sequence[Sequence[float]], expected: float) -> LogEstimate:
-    """Return the mean over groups with a moderated variance; `expected`: the variance between
-    groups that is expected."""
+    """Return the mean over groups of logarithms with a moderated variance; `expected`: the variance
+    between groups that is expected."""
+    means = []
+    squares_within = 0.0
+    df_within = 0
+    for group in groups:
+        mean = statistics.fmean(group)
+        means.append(mean)
+        squares_within += _squares(group, mean)
+        df_within += len(group) - 1
+    variance_within = squares_within / max(1, df_within)
+    of_means = variance_within * statistics.fmean(1 / len(group) for group in groups)
+    whole_mean = statistics.fmean(means)
     count = len(groups)
-    means = [log_mean(group) for group in groups]
-    # of the distances from the means of their groups
-    squares = sum(
-        mean.df * len(group) * (mean.error or 0.0) ** 2
-        for mean, group in zip(means, groups, strict=True)
-    )
-    within = squares / max(1, sum(mean.df for mean in means))
-    processes = within * math.fsum(1 / len(group) for group in groups) / count
-    value = math.fsum(mean.value for mean in means) / count
-    between = math.fsum((mean.value - value) ** 2 for mean in means)
     df = PRIOR_DF + count - 1
-    variance = (PRIOR_DF * (expected + processes) + between) / df
-    return LogEstimate(value, math.sqrt(variance / count), df)
+    variance = (PRIOR_DF * (expected + of_means) + _squares(means, whole_mean)) / df
+    return LogEstimate(whole_mean, math.sqrt(variance / count), df)
 
 
 @lru_cache(maxsize=8192)  # tables of different metrics compare the same times
@@ -233,33 +237,30 @@ def mean_of_related_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
     """Return the mean of estimates that share their errors, such as those of several cells on the
     same hosts: averaging does not reduce the errors."""
     mean = mean_of_estimates(estimates)
-    errors = {estimate.error: estimate.df for estimate in estimates if estimate.error}
-    if mean.error is None or not errors:
+    if not mean.error:
         return mean
-    error = math.fsum(estimate.error or 0.0 for estimate in estimates) / len(estimates)
-    return replace(mean, error=error, df=min(errors.values()))
+    error = statistics.fmean(estimate.error or 0.0 for estimate in estimates)
+    df = min(estimate.df for estimate in estimates if estimate.error)
+    return replace(mean, error=error, df=df)
 
 
 def _sum(estimates: Sequence[LogEstimate]) -> LogEstimate:
     """Return the sum of independent estimates."""
-    sum_error = None
-    df = 0.0
-    errors = [estimate.error for estimate in estimates if estimate.error is not None]
-    if len(errors) == len(estimates):
-        variance = math.fsum(error**2 for error in errors)
-        sum_error = math.sqrt(variance)
-        if variance == 0.0:
-            df = math.fsum(estimate.df for estimate in estimates)
-        else:
-            pairs = zip(errors, estimates, strict=True)
-            df = variance**2 / math.fsum(error**4 / estimate.df for error, estimate in pairs)
-    return LogEstimate(
-        math.fsum(estimate.value for estimate in estimates),
-        sum_error,
-        df,
-        below=math.fsum(estimate.below for estimate in estimates),
-        above=math.fsum(estimate.above for estimate in estimates),
-    )
+    value = math.fsum(estimate.value for estimate in estimates)
+    below = math.fsum(estimate.below for estimate in estimates)
+    above = math.fsum(estimate.above for estimate in estimates)
+    variance = 0.0
+    denominator = 0.0
+    for estimate in estimates:
+        if estimate.error is None:
+            return LogEstimate(value, None, 0, below, above)
+        variance += estimate.error**2
+        if estimate.error:
+            denominator += estimate.error**4 / estimate.df
+    df = math.fsum(estimate.df for estimate in estimates)
+    if denominator:
+        df = variance**2 / denominator
+    return LogEstimate(value, math.sqrt(variance), df, below, above)
 
 
 def is_less(a: LogEstimate, b: LogEstimate) -> bool:
@@ -272,15 +273,14 @@ def is_less(a: LogEstimate, b: LogEstimate) -> bool:
 def median_interval(samples: Sequence[float]) -> Interval:
     """Return the median of a trial's samples, with the narrowest symmetric interval between two
     order statistics. The interval requires six samples. Raises ValueError for no samples."""
-    ordered = sorted(float(value) for value in samples)
-    n = len(ordered)
-    if not n:
+    ordered = sorted(map(float, samples))
+    if not ordered:
         raise ValueError("no samples")
-    value = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    rank = _median_rank(n)
+    median = statistics.median(ordered)
+    rank = _median_rank(len(ordered))
     if not rank:
-        return Interval(value)
-    return Interval(value, ordered[rank - 1], ordered[n - rank])
+        return Interval(median)
+    return Interval(median, ordered[rank - 1], ordered[-rank])
 
 
 def enough(

@@ -66,10 +66,10 @@ class RatioTest:
         return cls(
             ratio.value,
             difference,
-            ratio.low,
-            ratio.high,
-            p_value,
-            smallest_slowdown(error, difference.df, floor),
+            low=ratio.low,
+            high=ratio.high,
+            p_value=p_value,
+            smallest_slowdown=smallest_slowdown(error, difference.df, floor),
         )
 
 
@@ -105,11 +105,8 @@ def _log_mean(
     caches: Mapping[int, int | None],
     kernels: Collection[str],
 ) -> LogEstimate:
-    return log_mean_of_compilations(
-        [*values.values()],
-        [caches.get(number) for number in values],
-        kernels,
-    )
+    of_values = [caches.get(number) for number in values]
+    return log_mean_of_compilations(list(values.values()), of_values, kernels)
 
 
 def compare_pairs(
@@ -124,15 +121,21 @@ def compare_pairs(
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
         raise ValueError("no round has both sides")
-    quotients = [after[number] / before[number] for number in rounds]
-    caches = [(compiled.before.get(number), compiled.after.get(number)) for number in rounds]
-    compiling = sum(None not in of_side for of_side in zip(*caches, strict=True))
-    kernels = compiled.kernels if compiling else ()
+    quotients = []
+    for number in rounds:
+        quotient = after[number] / before[number]
+        quotients.append(min(max(quotient, _SMALLEST), 1 / _SMALLEST))
+    old_caches = [compiled.before.get(number) for number in rounds]
+    new_caches = [compiled.after.get(number) for number in rounds]
+    compiling_sides = 0
+    for caches in (old_caches, new_caches):
+        if None not in caches:
+            compiling_sides += 1
     ratios = log_mean_of_compilations(
-        [min(max(quotient, _SMALLEST), 1 / _SMALLEST) for quotient in quotients],
-        caches,
-        kernels,
-        compiling,
+        quotients,
+        list(zip(old_caches, new_caches, strict=True)),
+        compiled.kernels if compiling_sides else (),
+        compiling_sides,
     )
     return RatioTest.of(ratios, floor)
 

@@ -14,6 +14,7 @@ from effbench.stats.intervals import (
     log_mean,
     log_mean_of_compilations,
     mean_of_estimates,
+    mean_of_related_estimates,
     median_interval,
     stored_log_mean,
     t_quantile,
@@ -204,3 +205,17 @@ def test_the_offset_of_a_mean_is_the_mean_of_the_offsets(error):
     estimates = [dataclasses.replace(one, error=error) for one in (WIDE, NARROW)]
     found = mean_of_estimates(estimates)
     assert (found.below, found.above) == pytest.approx((0.15, 0.1))
+
+
+@pytest.mark.parametrize("errors", [(0.1, 0.1), (0.1, 0.2)], ids=["equal", "different"])
+@pytest.mark.parametrize("dfs", [(2, 9), (9, 2)])
+def test_a_mean_of_related_estimates_is_as_uncertain_as_the_least_certain_of_them(errors, dfs):
+    estimates = [LogEstimate(0.0, *parts) for parts in zip(errors, dfs, strict=True)]
+    found = mean_of_related_estimates(estimates)
+    assert (found.error, found.df) == (pytest.approx(sum(errors) / 2), 2)
+
+
+def test_related_estimates_without_errors():
+    assert mean_of_related_estimates([LogEstimate(0.0, 0.0, 3)] * 2).error == 0.0
+    unknown = [LogEstimate(0.0, 0.1, 3), LogEstimate(0.0, None, 0)]
+    assert mean_of_related_estimates(unknown).error is None
