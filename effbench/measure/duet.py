@@ -57,7 +57,7 @@ def is_another_thread_running() -> bool:
     return False
 
 
-def settle() -> None:
+def wait_for_sleeping_threads() -> None:
     """Wait until the other threads of this process sleep. Those of OpenMP spin for some 10 ms after
     a call, and would slow the partner down."""
     until = time.perf_counter() + SETTLE_S
@@ -89,7 +89,7 @@ class RemoteSide:
         """Have the partner time a batch. Raises PartnerLostError."""
         before_ms = self.waited_ms()
         if self.spins:
-            settle()
+            wait_for_sleeping_threads()
         answer = self.partner.ask("batch", name=self.name, core=self.core())
         # this process waits for the core while its partner uses it, which disturbs neither
         waited_ms = answer["waited_ms"] - (self.waited_ms() - before_ms)
@@ -187,7 +187,7 @@ class DuetStep:
                 seconds = time.perf_counter() - began_s
                 waited_ms = run_queue.read_ms() - before_ms
                 if self.spins:
-                    settle()
+                    wait_for_sleeping_threads()
                 partner.send("batch", ms=batch.ms, waited_ms=waited_ms, seconds=seconds)
         finally:
             os.sched_setaffinity(0, cores)

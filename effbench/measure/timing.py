@@ -216,7 +216,7 @@ class Timer:
         """Add the newest samples to the result. If the GPU was disturbed while they were taken,
         they do not count. Without discarding, disturbed samples would, so they are left out."""
         # to ask the driver takes longer than some series
-        if not self.watch or not newest.samples_ms or not self.watch.disturbed():
+        if not self.watch or not newest.samples_ms or not self.watch.discard_if_disturbed():
             result.add(newest)
         elif self.rules.discards:
             result.add(newest.as_disturbed(self.rules))

@@ -125,8 +125,9 @@ class GpuWatch:
         if self.gpu.handle is not None:
             self.states.append(self.gpu.state())
 
-    def disturbed(self) -> bool:
-        """Return whether to discard the last series of samples. Call this after each series."""
+    def discard_if_disturbed(self) -> bool:
+        """Discard the last series of samples if the GPU was disturbed and retries are left, and
+        return whether it was discarded. Call this after each series."""
         reason = self.newest_disturbance()
         if reason and self.retries:
             self.retries -= 1

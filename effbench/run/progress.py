@@ -137,7 +137,7 @@ class TimeLeft:
 
 
 @dataclass
-class RunningTrial:
+class SlotStatus:
     """What a slot does: `phase` of a trial of this round."""
 
     slot: str
@@ -155,7 +155,7 @@ class Progress:
         self.rounds = 0
         self.time_left = TimeLeft([], whole=0)
         self.names: dict[CellRun, str] = {}
-        self.running: dict[CellRun, RunningTrial] = {}
+        self.running: dict[CellRun, SlotStatus] = {}
         self.live: Live | None = None
         self.waited: set[str] = set()
 
@@ -220,7 +220,7 @@ class Progress:
 
     def started(self, slot: str, run: CellRun, round: int) -> None:
         with self.lock:
-            self.running[run] = RunningTrial(slot, round)
+            self.running[run] = SlotStatus(slot, round)
 
     def phase(self, run: CellRun, phase: str) -> None:
         with self.lock:

@@ -106,7 +106,7 @@ class Rank:
         return None
 
 
-class Ranks:
+class RankProcesses:
     """The processes of a trial that uses several devices; the first one leads. `timed_out_s`: the
     timeout that they exceeded."""
 

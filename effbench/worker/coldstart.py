@@ -79,7 +79,7 @@ def run_task(payload: Json, pipe: MessagePipe) -> Json:
     context.trial.cell_key = cell.key
     # eager's reference is that of the first inputs
     context.rules = replace(context.rules, input_sets=1)
-    return record_of(context, lambda: ColdStart(context, filling_cell(cell)).perform())
+    return record_of(context, lambda: RunningColdStart(context, filling_cell(cell)).perform())
 
 
 def measured_cell(cell: Cell) -> Cell:
@@ -119,7 +119,7 @@ def targets_of(module: Mapping[str, Any]) -> list[str]:
     return targets
 
 
-class ColdStart:
+class RunningColdStart:
     """A cold start. `cell`: what the measured processes run; `filling`: what the process runs that
     makes the caches. `reference`: eager's first answer; `made`: what made the caches; None without
     them; `use`: of the cores by others, while processes ran; `recompiled`: how many C++ libraries a

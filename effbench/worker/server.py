@@ -76,7 +76,7 @@ def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskRequest:
     """A request to run a task: `name`, a module next to this one that has `run_task(payload,
     pipe)`, with its `payload` and further environment variables. `preload` is the server's own."""
 
@@ -157,14 +157,14 @@ class Server:
             message = decode(line)
             id = message["id"]
             if message["op"] == "run":
-                self.begin(Task(id, message["task"], message["payload"], message["env"]))
+                self.begin(TaskRequest(id, message["task"], message["payload"], message["env"]))
                 continue
             for child in self.children.values():
                 if child.id == id:
                     child.killed = True
                     processes.kill_tree(child.pid)
 
-    def begin(self, task: Task) -> None:
+    def begin(self, task: TaskRequest) -> None:
         """Run a task in a child, or import modules here."""
         if task.name == "preload":
             self.preload(**task.payload)
@@ -179,7 +179,7 @@ class Server:
             importlib.import_module(self.to_import.pop(0))
         if not self.to_import:
             importlib.import_module("torch._dynamo").list_backends()  # imports all backends
-            settle()
+            freeze_imports()
 
     def import_all(self) -> None:
         while self.to_import:
@@ -206,9 +206,9 @@ class Server:
             from effbench.modes import inductor
 
             inductor.learn_for(modes)
-        settle()
+        freeze_imports()
 
-    def fork(self, task: Task) -> None:
+    def fork(self, task: TaskRequest) -> None:
         server = os.getpid()
         oom_kills = processes.oom_kills()
         ends: list[int] = []
@@ -235,7 +235,7 @@ class Server:
 
     def become_child(
         self,
-        task: Task,
+        task: TaskRequest,
         server: int,
         results: int,
         prints: int,
@@ -368,7 +368,7 @@ def fill_heap() -> None:
         libc.free(pointer)
 
 
-def settle() -> None:
+def freeze_imports() -> None:
     """Exempt all loaded objects from garbage collection, so that children share their memory pages,
     and leave no holes in the heap."""
     gc.freeze()

@@ -142,7 +142,7 @@ def serve(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
         readings.read_if_due(samples_ms, 0.0)
     samples_ms += [1000 * (now - at) for at in arrivals_s[taken:]]
     readings.read(samples_ms)
-    if timer.watch and timer.watch.disturbed():
+    if timer.watch and timer.watch.discard_if_disturbed():
         return serve(timer, arrivals_s, seconds)
     return Served(
         samples_ms,

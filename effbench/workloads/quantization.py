@@ -21,7 +21,7 @@ from effbench.workloads.state import is_dense
 
 
 @dataclass(frozen=True)
-class Kind:
+class Quantization:
     """A kind of quantization: torchao's configuration, its arguments, and the least compute
     capability of a CUDA device, (0, 0) if it also runs on the CPU."""
 
@@ -33,10 +33,10 @@ class Kind:
 #: The tiled format of int4 needs no further package.
 TILED = {"group_size": 128, "int4_packing_format": "tile_packed_to_4d"}
 KINDS = {
-    "int8-weight-only": Kind("Int8WeightOnlyConfig"),
-    "int4-weight-only": Kind("Int4WeightOnlyConfig", TILED, capability=(8, 0)),
-    "float8-weight-only": Kind("Float8WeightOnlyConfig"),
-    "float8": Kind("Float8DynamicActivationFloat8WeightConfig", capability=(8, 9)),
+    "int8-weight-only": Quantization("Int8WeightOnlyConfig"),
+    "int4-weight-only": Quantization("Int4WeightOnlyConfig", TILED, capability=(8, 0)),
+    "float8-weight-only": Quantization("Float8WeightOnlyConfig"),
+    "float8": Quantization("Float8DynamicActivationFloat8WeightConfig", capability=(8, 9)),
 }
 
 

@@ -68,7 +68,7 @@ def test_one_that_begins_to_work_is_seen(stranger):
     while time.monotonic() < until and not made.discarded:
         mine.add_(1)
         torch.cuda.synchronize()
-        made.disturbed()
+        made.discard_if_disturbed()
     made.end()
     reasons = [*made.discarded, made.disturbance]
     assert DisturbanceKind.PROCESS in [reason.kind for reason in reasons if reason is not None]

@@ -187,7 +187,7 @@ class TestStream:
     @pytest.mark.parametrize("host_tolerance", [0.1, None])
     def test_passes_of_a_disturbed_gpu_are_thrown_away_whole(self, clock, host_tolerance):
         looks = iter([False, True, True])
-        watch = SimpleNamespace(disturbed=lambda: next(looks, False))
+        watch = SimpleNamespace(discard_if_disturbed=lambda: next(looks, False))
         result = self.timer(clock.step, watch, host_tolerance=host_tolerance).latency(1.0)
         assert len(result.samples_ms) % 4 == 0
         assert len(clock.calls) > len(result.samples_ms) == len(result.enqueue_ms)

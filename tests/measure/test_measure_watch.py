@@ -91,26 +91,26 @@ def watching(shared=False, **answers):
 )
 def test_disturbances(answers, disturbed, kind, text):
     made = watching(**answers)
-    assert [made.disturbed() for _ in disturbed] == disturbed
+    assert [made.discard_if_disturbed() for _ in disturbed] == disturbed
     assert made.discarded == ([Disturbance(kind, text)] if text else [])
     assert made.disturbance is None
 
 
 def test_a_new_watch_is_complete():
     made = watch.GpuWatch(MadeUp(used=[600 * MIB]))
-    assert not made.disturbed()
+    assert not made.discard_if_disturbed()
     made.end()
     assert made.disturbance is None
 
 
 def test_after_three_retries_it_is_kept_and_marks_the_trial():
     made = watching(events=[("hw_slowdown",)])
-    assert [made.disturbed() for _ in range(5)] == [True, True, True, False, False]
+    assert [made.discard_if_disturbed() for _ in range(5)] == [True, True, True, False, False]
     assert len(made.discarded) == 3
     text = "during timing, on every attempt: clocks reduced (hw_slowdown)"
     assert made.disturbance == Disturbance(CLOCKS, text)
     made.begin()
-    assert made.disturbed(), "each timer has its retries"
+    assert made.discard_if_disturbed(), "each timer has its retries"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_without_nvml_nothing_is_known(uuid):
     made.wait_until_free(9.0)
     made.begin()
     made.poll(10)
-    assert not made.disturbed()
+    assert not made.discard_if_disturbed()
     made.end()
     assert recorded(made) == Trial("key", 0, Status.OK)
     assert gpu.processes() is gpu.working_pids(0.0) is gpu.utilization() is None

@@ -25,7 +25,7 @@ from effbench.run import ranks
 from effbench.run.client import ForkServer
 from effbench.run.devices import Slot
 from effbench.run.plan import CellRun
-from effbench.run.ranks import Ranks
+from effbench.run.ranks import RankProcesses
 
 CORES = len(physical_cores(os.sched_getaffinity(0)))
 
@@ -282,7 +282,7 @@ def test_a_rank_that_does_not_arrive_ends_the_trial_and_nothing_is_left(
     play = [WAITS, (str(Path("net.py").absolute()), code)]
     request = TrialRequest(run.cell.params(), {"play": play}, cache_dir=str(tmp_path / "cache"))
     slot = replace(CPU, ranks=[CPU, CPU])
-    both = Ranks.start(play_server, request, slot, {}, str(tmp_path))
+    both = RankProcesses.start(play_server, request, slot, {}, str(tmp_path))
     assert "check" in list(both.phases(1.0))
     record = both.decisive().record(run.cell.key, 0)
     assert record.status == status

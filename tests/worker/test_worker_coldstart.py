@@ -189,7 +189,7 @@ def unstarted():
     """A cold start with a bundle whose processes have not run."""
     request = TrialRequest(cold_cell(DEFAULT, "bundle").params(), {})
     context = TrialContext(request, PhasePipe())
-    return coldstart.ColdStart(context, context.cell)
+    return coldstart.RunningColdStart(context, context.cell)
 
 
 @pytest.mark.parametrize(

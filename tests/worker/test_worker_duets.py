@@ -20,7 +20,7 @@ from effbench.measure.duet import (
     DuetResult,
     DuetStep,
     figure_of_member,
-    settle,
+    wait_for_sleeping_threads,
 )
 from effbench.measure.host import HostFacts, HostWatch, RunQueue
 from effbench.measure.pairs import BatchPair as Pair
@@ -116,7 +116,7 @@ def test_the_token_waits_until_the_other_threads_sleep():
 
     thread = threading.Thread(target=spin)
     thread.start()
-    settle()
+    wait_for_sleeping_threads()
     settled_s = time.perf_counter()
     thread.join()
     assert until <= settled_s < until + SETTLE_S

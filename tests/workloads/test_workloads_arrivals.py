@@ -82,7 +82,10 @@ def test_a_stall_shows_in_all_requests_that_arrive_during_it(clock):
 
 def test_all_is_served_again_if_the_gpu_was_disturbed(clock):
     looks = iter([True, False])
-    step, gpu = clock.taking(lambda size: 0.001), SimpleNamespace(disturbed=lambda: next(looks))
+    step, gpu = (
+        clock.taking(lambda size: 0.001),
+        SimpleNamespace(discard_if_disturbed=lambda: next(looks)),
+    )
     requests = served(step, watch=gpu).requests
     served_requests = sum(size for (size,), _ in clock.calls)
     assert served_requests == 2 * requests

@@ -40,11 +40,11 @@ class JobRequest:
 # --- events ---
 
 
-class Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
+class JobEvent(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
     """Something that happened in a job."""
 
 
-class FoundEnvironment(Event, frozen=True):
+class FoundEnvironment(JobEvent, frozen=True):
     """`facts`: of its interpreter."""
 
     environment: Environment
@@ -52,18 +52,18 @@ class FoundEnvironment(Event, frozen=True):
     facts: Facts
 
 
-class Ended(Event, frozen=True):
+class TrialEnded(JobEvent, frozen=True, tag="ended"):
     """A trial has ended."""
 
     environment_id: str
     trial: Trial
 
 
-class Done(Event, frozen=True):
+class Done(JobEvent, frozen=True):
     """The job has run all its trials. This is its last event."""
 
 
-AnyEvent: TypeAlias = FoundEnvironment | Ended | Done
+AnyEvent: TypeAlias = FoundEnvironment | TrialEnded | Done
 
 
 def event_of(line: bytes) -> AnyEvent:
@@ -84,7 +84,7 @@ class JobStore:
         self.request = request
         self.writing = threading.Lock()
 
-    def write(self, event: Event) -> None:
+    def write(self, event: JobEvent) -> None:
         # once it is closed, a network file system shows the line to other machines
         with self.writing, self.events.open("ab") as file:
             file.write(encode(msgspec.to_builtins(event)))
@@ -96,4 +96,4 @@ class JobStore:
         return HostSpeeds()  # those of other nodes say nothing about this one
 
     def add_trial(self, sweep_id: str, environment_id: str, trial: Trial) -> None:
-        self.write(Ended(environment_id, trial))
+        self.write(TrialEnded(environment_id, trial))

@@ -42,7 +42,7 @@ from effbench.run.interrupts import POLL_S, StoppedError
 from effbench.run.plan import CellRun, cells_of
 from effbench.run.pool import ServerPool, environment_ids, gpus_of
 from effbench.run.probe import to_preload
-from effbench.run.ranks import Ranks
+from effbench.run.ranks import RankProcesses
 from effbench.run.resume import recorded_trials
 from effbench.run.schedule import RoundsNeeded, TrialGroup, TrialQueue
 from effbench.store.store import Store
@@ -396,7 +396,7 @@ class LocalExecutor(TrialExecutor):
         with tempfile.TemporaryDirectory(
             prefix="effbench-ranks-", ignore_cleanup_errors=True
         ) as folder:
-            ranks = Ranks.start(
+            ranks = RankProcesses.start(
                 server,
                 request,
                 slot,

@@ -29,9 +29,9 @@ from effbench.run.executors.job_files import (
     EVENTS,
     AnyEvent,
     Done,
-    Ended,
     FoundEnvironment,
     JobRequest,
+    TrialEnded,
     event_of,
 )
 from effbench.run.interpreters import Interpreter
@@ -220,13 +220,13 @@ class SlurmExecutor(TrialExecutor):
                     self.store.add_environment(event.environment, event.details)
                     self.store.note_environments(self.sweep_id, {key: event.facts})
                     self.environments[key] = Interpreter.from_facts(event.facts)
-                case Ended():
+                case TrialEnded():
                     self.store.add_trial(self.sweep_id, event.environment_id, event.trial)
                     self.ended(job, event)
                 case Done():
                     job.is_done = True
 
-    def ended(self, job: ClusterJob, event: Ended) -> None:
+    def ended(self, job: ClusterJob, event: TrialEnded) -> None:
         """Show the progress of a trial that has ended in a job of this effbench."""
         trial, interpreter = event.trial, self.environments[event.environment_id]
         for run in job.runs:
