@@ -159,7 +159,7 @@ class RankProcesses:
                     self.stop()
                 elif now > self.kill_at_s():
                     self.kill()
-                elif now > deadline and self.running():
+                elif now > deadline:
                     self.time_out(timeout_s)
         except BaseException:  # Ctrl-C: no process may outlive the device locks
             self.stop()
@@ -187,9 +187,12 @@ class RankProcesses:
         self.kill()
 
     def time_out(self, timeout_s: float) -> None:
-        """Kill all ranks, after they have printed their stacks."""
+        """Kill all ranks, after they have printed their stacks, unless they have just ended."""
+        running = self.running()
+        if not running:
+            return
         self.timed_out_s = timeout_s
-        for rank in self.running():
+        for rank in running:
             rank.was_killed = True  # the signal ends one that does not handle it yet
             pid = rank.task.pid
             if pid is not None:

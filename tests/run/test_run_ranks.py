@@ -20,12 +20,12 @@ from schedule_parts import (
 )
 
 from effbench.core.cores import physical_cores
-from effbench.core.message import TrialRequest
+from effbench.core.message import TaskEnd, TrialRequest
 from effbench.run import ranks
-from effbench.run.client import ForkServer
+from effbench.run.client import ForkServer, ServerRequest
 from effbench.run.devices import Slot
 from effbench.run.plan import CellRun
-from effbench.run.ranks import RankProcesses
+from effbench.run.ranks import Rank, RankProcesses
 
 CORES = len(physical_cores(os.sched_getaffinity(0)))
 
@@ -176,6 +176,20 @@ def test_the_first_cause_is_that_of_the_trial(make, leader, other, status, reaso
     made = make(groups(split_runs()), answer, slots=gpus(2), timeout_s=0.8)
     (record,) = made.recorded
     assert (record.status, record.reason) == (status, reason)
+
+
+@pytest.mark.parametrize(("codes", "reason"), [((-9, -9), "killed by SIGKILL"), ((3, 0), "code 3")])
+def test_ranks_that_end_at_the_deadline_are_not_late(codes, reason):
+    both = []
+    for number, code in enumerate(codes):
+        task = ServerRequest(str(number))
+        task.end(TaskEnd(code=code))
+        both.append(Rank(number, 2, task, "/caches"))
+    processes = RankProcesses(None, both)
+    processes.time_out(1.0)
+    record = processes.decisive().record("key", 0)
+    assert record.status == "crashed"
+    assert reason in record.reason
 
 
 def test_a_failure_of_the_harness_is_retried_for_all_ranks_together(make):
