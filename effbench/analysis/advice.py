@@ -71,26 +71,32 @@ def sweep_with(store: Store, model: str, bs: int | None) -> str:
     """Return the id of the completed sweep with most ok results of a model at this batch size
     (None: any) that are not marked; of several that with most trials, then the newest. Raises
     NothingFoundError without any result of the model."""
-    best = None
-    most = (-1, -1)
+    weights = {}
     for sweep in recorded_here_first(store.sweeps()):
         if sweep.state != "completed":
             continue
-        ok = [
-            row for row in store.results(sweep.id) if row.model == model and row.status is Status.OK
-        ]
-        at_size = [row for row in ok if bs in (None, row.bs)]
-        unmarked = sum(not row.marked for row in at_size)
-        weight = unmarked, sum(row.trials for row in at_size)
-        if ok and weight > most:
-            best = sweep.id
-            most = weight
-    if best is None:
+        rows = [row for row in store.results(sweep.id) if row.model == model]
+        ok = [row for row in rows if row.status is Status.OK]
+        if ok:
+            weights[sweep.id] = weight_of(ok, bs)
+    if not weights:
         raise NothingFoundError(
             f"{store.name} has no ok result of {model} in a completed sweep;"
             f" `effbench advise mode {model}` measures it"
         )
-    return best
+    return max(weights, key=weights.__getitem__)
+
+
+def weight_of(rows: Iterable[Result], bs: int | None) -> tuple[int, int]:
+    """Return what ranks a sweep with these rows: its unmarked ones at this batch size (None: any),
+    then their trials."""
+    unmarked = 0
+    trials = 0
+    for row in rows:
+        if bs in (None, row.bs):
+            unmarked += not row.marked
+            trials += row.trials
+    return unmarked, trials
 
 
 # --- the mode ---

@@ -102,7 +102,7 @@ class Side:
         kept = {key: known for key, known in self.environments.items() if key in environment_ids}
         return replace(self, environments=kept)
 
-    def result(self, key: str | None) -> ResultWithTrials | None:
+    def result(self, key: str) -> ResultWithTrials | None:
         """Return the result of one of this side's cells; the last one if it has several
         environments."""
         if key not in self.cells:
@@ -365,20 +365,17 @@ def compared_cells(
     if by is not None:
         differing = parameters_with(before, after, by)
     partners = partners_of(before, after, differing)
-    others: dict[str, str | None] = {key: partners.get(key) for key in before.cells}
     matched = set(partners.values())
-    others |= {key: key for key in after.cells if key not in matched}
-    cells = {key: before.cells.get(key) or after.cells[key] for key in others}
-    names = names_without(by, cells)
+    new_cells = {key: cell for key, cell in after.cells.items() if key not in matched}
+    names = names_without(by, before.cells | new_cells)
     compared = []
-    for key, other in others.items():
+    for key, name in names.items():
+        partner = partners.get(key, key)
         old = before.result(key)
-        new = after.result(other)
-        if old is None and new is None:
-            continue
-        compared.append(
-            ComparedCell(key, names[key], after.hardware, old, new, why_missing(after, other))
-        )
+        new = after.result(partner)
+        if old is not None or new is not None:
+            why = why_missing(after, partner)
+            compared.append(ComparedCell(key, name, after.hardware, old, new, why))
     if not any(cell.before and cell.after for cell in compared):
         text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
         if not partners:
@@ -387,9 +384,9 @@ def compared_cells(
     return compared
 
 
-def why_missing(after: Side, key: str | None) -> str | None:
+def why_missing(after: Side, key: str) -> str | None:
     """Return why a cell has no result on the later side; None if it has one."""
-    if key is None:
+    if key not in after.cells:
         return "not in the plan"
     if after.result(key) is None:
         return f"planned, not measured: the sweep is {after.sweep.state}"
@@ -553,7 +550,8 @@ def differences(
 
 def software_changed(before: Iterable[Environment], after: Iterable[Environment]) -> str | None:
     """Return the first software version of `after` that `before` did not have, as text."""
-    old, new = ([Conditions(known, {}, {}) for known in side] for side in (before, after))
+    old = [Conditions(environment, {}, {}) for environment in before]
+    new = [Conditions(environment, {}, {}) for environment in after]
     for diff in diff_conditions(old, new):
         if diff.kind == "software" and not set(diff.after) <= set(diff.before):
             return diff.text(diff.name, "→", "not set")

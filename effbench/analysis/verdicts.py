@@ -44,7 +44,7 @@ from effbench.store.sides import ResultWithTrials
 class Verdict(StrEnum):
     """How a cell's figure changed from one side to the other; the most important first."""
 
-    BROKEN = "broken"  # its status has a worse class (`class_of`)
+    BROKEN = "broken"  # its status has a worse class (`class_of_status`)
     SLOWER = "slower"
     MISSING = "missing"
     AMBIGUOUS = "ambiguous"  # neither shown nor excluded
@@ -274,8 +274,8 @@ def verdict_of_statuses(before: Status | None, now: Status | None) -> Verdict | 
         return Verdict.NEW
     if now is None:
         return Verdict.MISSING
-    old = class_of(before)
-    new = class_of(now)
+    old = class_of_status(before)
+    new = class_of_status(now)
     if new > old:
         return Verdict.BROKEN
     if not now.is_measured:
@@ -283,10 +283,14 @@ def verdict_of_statuses(before: Status | None, now: Status | None) -> Verdict | 
     return Verdict.FIXED if new < old else None
 
 
-def class_of(status: Status) -> int:
+def class_of_status(status: Status) -> int:
     """Return the class of a status, best first: works, runs differently from what the mode
     promises, cannot run here, failed."""
-    return [status is not Status.OK, not status.is_measured, status.is_failure].count(True)
+    if status.is_failure:
+        return 3
+    if not status.is_measured:
+        return 2
+    return int(status is not Status.OK)
 
 
 def status_change(cell: ComparedCell, limits: Limits) -> Change | None:
@@ -358,7 +362,8 @@ def figure_changes(
         elif metric.is_timed and disturbance is not None:
             change.marked_before = before.disturbance is not None
             change.marked_after = after.disturbance is not None
-            change.reason = change.disturbance = disturbance
+            change.disturbance = disturbance
+            change.reason = disturbance
             change.must_be_judged = limits.on_unjudged == OnFailure.fail
         elif figures.have_ratio:
             judge_ratio(change, cell, figures, limit.least, interleaved)
@@ -402,11 +407,18 @@ def judge_ratio(
     if least and abs(difference) <= least:
         change.doubt("the difference is too small to matter", Verdict.SAME)
         return
-    if change.metric in HOST_METRICS and "launch" in [side.bound for side in cell.results]:
-        floor = 0.0 if is_paired else HOST_CHANGE
-        change.host_noise = max(test.smallest_slowdown or 0.0, floor)
+    change.host_noise = host_noise_of(change, is_paired)
     if test.p_value is None:
         change.doubt("a side has only one trial, so the spread is unknown")
+
+
+def host_noise_of(change: Change, is_paired: bool) -> float:
+    """Return which relative change of a tested row may come from the host."""
+    bounds = [result.bound for result in change.results]
+    if change.metric not in HOST_METRICS or "launch" not in bounds:
+        return 0.0
+    floor = 0.0 if is_paired else HOST_CHANGE
+    return max(change.smallest_slowdown or 0.0, floor)
 
 
 def test_of_ratio(

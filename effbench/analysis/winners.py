@@ -35,8 +35,6 @@ def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult
     without intervals.
     """
     ok = [row for row in point if row.is_ok]
-    if len(ok) < 2:
-        return []
     decisive = _decisive_metric(ok, metric)
     unmarked = _candidates(ok, decisive)
     if not unmarked:
@@ -46,9 +44,8 @@ def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult
     if best.trials == 1 or why_marked(best, metric) is not None:
         return []
     for row in ok:
-        if row in winning:
-            continue
-        if _is_tied_reference(row, best, metric) or _may_be_better(row, best, decisive):
+        may_win = _is_tied_reference(row, best, metric) or _may_be_better(row, best, decisive)
+        if may_win and row not in winning:
             winning.append(row)
     if any(_is_far_apart(row, best, decisive) for row in winning):
         return []
@@ -68,9 +65,10 @@ def _decisive_metric(rows: Sequence[LabelledResult], metric: str) -> str:
 
 
 def _candidates(rows: Sequence[LabelledResult], metric: str) -> list[LabelledResult]:
-    """Return the rows whose figure is not marked; none for metrics without intervals, and if that
-    is only the reference mode's speedup, whose ratio of 1 was not measured."""
-    if metric not in INTERVALS:
+    """Return the rows whose figure is not marked; none of a single row, for metrics without
+    intervals, and if that is only the reference mode's speedup, whose ratio of 1 was not
+    measured."""
+    if metric not in INTERVALS or len(rows) < 2:
         return []
     unmarked = [
         row for row in rows if (row.value(metric) or 0) > 0 and why_marked(row, metric) is None
@@ -85,8 +83,11 @@ def _best_and_ties(rows: Sequence[LabelledResult], metric: str) -> list[Labelled
     significant."""
     best = min(rows, key=lambda row: _cost(row, metric).value)
     least = _cost(best, metric)
-    others = [row for row in rows if row is not best]
-    return [best, *(row for row in others if not is_less(least, _cost(row, metric)))]
+    winning = [best]
+    for row in rows:
+        if row is not best and not is_less(least, _cost(row, metric)):
+            winning.append(row)
+    return winning
 
 
 def _cost(result: Result, metric: str) -> LogEstimate:
