@@ -18,6 +18,7 @@ import torch
 
 from effbench.core.cell import digest
 from effbench.measure.timing import load, play
+from effbench.measure.trace import LAUNCH, Event, gpu_event, running_ns
 from effbench.models.inputs import Inputs, Step
 from effbench.stats.intervals import TUNED
 
@@ -27,20 +28,6 @@ NAME_LENGTH = 160
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 #: Names of activities that are not kernels.
 TRANSFERS = ("Memcpy", "Memset")
-#: The part of kineto's metadata that belongs to the kernel; the rest varies, such as streams.
-LAUNCH = re.compile(r'"(grid|block|shared memory)": (\[[^]]*\]|\d+)')
-
-
-@dataclass(frozen=True)
-class Activity:
-    """A kernel or copy on the GPU. Times are in ns; `correlation` identifies the host call that
-    launched it; `metadata`: launch shapes and others, as kineto writes them."""
-
-    name: str
-    start: int
-    duration: int
-    correlation: int
-    metadata: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,31 +66,23 @@ def profile(
         play(step, itertools.cycle(inputs), calls)
         torch.cuda.synchronize()
         trace.stop_trace()
-    activities: list[Activity] = []
+    activities: list[Event] = []
     graph_launches: set[int] = set()
     for event in trace.profiler.kineto_results.events():
         if event.device_type() == torch.autograd.DeviceType.CUDA:
-            activities.append(
-                Activity(
-                    event.name(),
-                    event.start_ns(),
-                    event.duration_ns(),
-                    event.correlation_id(),
-                    event.metadata_json(),
-                )
-            )
+            activities.append(gpu_event(event, event.correlation_id()))
         elif event.name().startswith(GRAPH_LAUNCHES):
             graph_launches.add(event.correlation_id())
     return summarise(activities, graph_launches, calls)
 
 
-def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: int) -> Profile:
+def summarise(activities: Sequence[Event], graph_launches: set[int], calls: int) -> Profile:
     """Return the average profile of a call from the activities of `calls` calls. `graph_launches`:
     correlations of the launches of CUDA graphs."""
     counts = Counter(activity.name for activity in activities)
     kernel_ns: Counter[str] = Counter()
     for activity in activities:
-        kernel_ns[activity.name] += activity.duration
+        kernel_ns[activity.name] += activity.own
     total_ns = kernel_ns.total()
     top = []
     for name, spent_ns in kernel_ns.most_common(TOP):
@@ -115,21 +94,21 @@ def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: i
                 "share": spent_ns / total_ns if total_ns else 0.0,
             }
         )
-    in_graphs = sum(activity.correlation in graph_launches for activity in activities)
+    in_graphs = sum(activity.id in graph_launches for activity in activities)
     return Profile(
-        busy_ms=union_ns(activities) / calls / 1e6,
+        busy_ms=running_ns(activities) / calls / 1e6,
         kernels=round(len(activities) / calls),
         facts={"calls": calls, "kernels_in_graphs": round(in_graphs / calls), "top": top},
         fingerprint=fingerprint(activities),
     )
 
 
-def fingerprint(activities: Iterable[Activity]) -> str | None:
+def fingerprint(activities: Iterable[Event]) -> str | None:
     """Return a hash of the different kernels, without their order and number: names, grids, blocks
     and shared memory. Processes that run the same kernels have the same fingerprint. It ends with
     TUNED if some are Triton templates, as only autotuning chooses these. None without kernels."""
     kernels = {
-        (re.sub("0x[0-9a-f]+", "", activity.name), *LAUNCH.findall(activity.metadata))
+        (re.sub("0x[0-9a-f]+", "", activity.name), *LAUNCH.findall(activity.launch))
         for activity in activities
         if not activity.name.startswith(TRANSFERS)
     }
@@ -137,14 +116,3 @@ def fingerprint(activities: Iterable[Activity]) -> str | None:
         return None
     is_tuned = any(name.startswith("triton_tem_") for name, *_ in kernels)
     return digest(sorted(kernels))[:16] + (TUNED if is_tuned else "")
-
-
-def union_ns(activities: Iterable[Activity]) -> int:
-    """Return the nanoseconds in which any activity ran; overlapping kernels count once."""
-    busy = end = 0
-    for activity in sorted(activities, key=lambda item: item.start):
-        finish = activity.start + activity.duration
-        if finish > end:
-            busy += finish - max(activity.start, end)
-            end = finish
-    return busy

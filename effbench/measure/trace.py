@@ -26,7 +26,6 @@ from effbench.core.errors import UnsupportedError
 from effbench.core.labels import grouped
 from effbench.core.trace import DIGITS, KERNEL_TIMES, MOST_KERNELS, Kernel, Trace
 from effbench.measure.led_step import LedStep
-from effbench.measure.profile import LAUNCH
 from effbench.models.inputs import Inputs, Step
 
 #: How long all traced calls may take, and how many there are at least and at most.
@@ -64,6 +63,8 @@ COLLECTIVE = re.compile(r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?
 GLOO = "gloo:"
 #: The same of operators that start a collective or wait for one.
 COMMUNICATION = ("c10d::", "_c10d_functional::", "record_param_comms")
+#: The part of kineto's metadata that belongs to the kernel; the rest varies, such as streams.
+LAUNCH = re.compile(r'"(grid|block|shared memory)": (\[[^]]*\]|\d+)')
 OPERATORS = "operators"
 ATTENTION = "scaled_dot_product_attention"
 
@@ -71,8 +72,9 @@ ATTENTION = "scaled_dot_product_attention"
 @dataclass(eq=False)
 class Event:
     """Something that the profiler recorded. Times in ns. `id`: of the host's call, or of the one
-    that launched a kernel. `parent`: the event of the host in which this one happened; `inner`: the
-    part of its time that such events inside it take."""
+    that launched a kernel. `launch`: the kernel's shapes and others, as kineto writes them.
+    `parent`: the event of the host in which this one happened; `inner`: the part of its time that
+    such events inside it take."""
 
     name: str
     start: int
@@ -168,13 +170,11 @@ def split_calls(events: Iterable[Any], calls: int, has_operators: bool) -> list[
     number; `has_operators`: whether it recorded operators, too. Raises UnsupportedError."""
     host, gpu = [], []
     for event in events:
-        start = event.start_ns()
-        end = start + event.duration_ns()
         if event.device_type() == DeviceType.CUDA:
-            name, launch = event.name(), event.metadata_json()
-            gpu.append(Event(name, start, end, event.linked_correlation_id(), launch))
+            gpu.append(gpu_event(event, event.linked_correlation_id()))
         else:
-            host.append(Event(event.name(), start, end, event.correlation_id()))
+            end = event.start_ns() + event.duration_ns()
+            host.append(Event(event.name(), event.start_ns(), end, event.correlation_id()))
     host.sort(key=lambda event: (event.start, -event.end))
     gpu.sort(key=attrgetter("start"))
     nest(host)
@@ -187,6 +187,12 @@ def split_calls(events: Iterable[Any], calls: int, has_operators: bool) -> list[
         inside = [event for event in during(whole, host) if event is not whole]
         recorded.append(Call(whole, inside, during(whole, gpu)))
     return recorded
+
+
+def gpu_event(event: Any, id: int) -> Event:
+    """Return kineto's event of a kernel or copy. `id`: of the call of the host that launched it."""
+    end = event.start_ns() + event.duration_ns()
+    return Event(event.name(), event.start_ns(), end, id, event.metadata_json())
 
 
 def synchronised_calls(host: Sequence[Event], calls: int) -> list[Event]:
