@@ -376,23 +376,27 @@ class Sweep:
         for trial in trials:
             place = Place(sizes[trial.cell_key], trial.round)
             self.recorded[place] = Recorded(trial.id, str(trial.status))
-        lost = {place for place in promised if place not in self.recorded}
-        lost |= {place for place, known in before.items() if self.recorded.get(place) != known}
+        changed = {place for place, known in before.items() if self.recorded.get(place) != known}
+        lost = changed | (promised.keys() - self.recorded.keys())
         twice = {place for place, count in promised.items() if count > 1}
         surplus = len(trials) - len(self.recorded)
         self.tally.committed += len(self.recorded)
         self.tally.lost += len(lost)
         self.tally.twice += len(twice) + surplus
-        harmed = [trial for trial in trials if trial.status is not Status.OK]
-        problems = []
+        problems = self.harm(trials)
         if lost:
             problems.append(f"lost: {sorted(lost)}")
         if twice or surplus:
             problems.append(f"counted twice: {sorted(twice)}, and {surplus} trials too many")
-        if len(harmed) > self.harmed or not all(trial.reason for trial in harmed):
-            reasons = [(str(trial.status), trial.reason) for trial in harmed]
-            problems.append(f"harmed by {self.harmed} faults: {reasons}")
         return problems
+
+    def harm(self, trials: Sequence[StoredTrial]) -> list[str]:
+        """Return what is wrong with the trials that are not ok: too many, or without a reason."""
+        harmed = [trial for trial in trials if trial.status is not Status.OK]
+        if len(harmed) <= self.harmed and all(trial.reason for trial in harmed):
+            return []
+        reasons = [(str(trial.status), trial.reason) for trial in harmed]
+        return [f"harmed by {self.harmed} faults: {reasons}"]
 
     def finish(self) -> None:
         """Run the sweep to its end and check what is left of it."""
