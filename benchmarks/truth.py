@@ -28,9 +28,9 @@ from torch.profiler import ProfilerActivity
 from effbench.core.table import Column, Table
 from effbench.measure import profile, timing
 from effbench.measure.gpu import Gpu
-from effbench.measure.profile import Activity
 from effbench.measure.rules import Rules
 from effbench.measure.samples import Timing
+from effbench.measure.trace import Event, gpu_event, running_ns
 from effbench.models.attention import AttentionBlock
 from effbench.models.inputs import Inputs
 from effbench.models.mlp import MLP, LinearStack
@@ -285,23 +285,20 @@ def trace(call: Call, seconds: float) -> Traced:
     return Traced(
         period_ms=median(timed.samples_ms[-len(blocks) :]),
         span_ms=median(map(span_ns, blocks)) / ns_per_ms,
-        busy_ms=median(map(profile.union_ns, blocks)) / ns_per_ms,
+        busy_ms=median(map(running_ns, blocks)) / ns_per_ms,
     )
 
 
-def activities_of(tracer: torch.profiler.profile) -> list[Activity]:
+def activities_of(tracer: torch.profiler.profile) -> list[Event]:
     """Return what ran on the GPU, in order."""
     activities = []
     for event in tracer.profiler.kineto_results.events():
         if event.device_type() == torch.autograd.DeviceType.CUDA:
-            times_ns = event.start_ns(), event.duration_ns()
-            activities.append(Activity(event.name(), *times_ns, event.correlation_id()))
+            activities.append(gpu_event(event, event.correlation_id()))
     return sorted(activities, key=lambda activity: activity.start)
 
 
-def last_blocks(
-    activities: Sequence[Activity], of_call: int, timed: Timing
-) -> list[Sequence[Activity]]:
+def last_blocks(activities: Sequence[Event], of_call: int, timed: Timing) -> list[Sequence[Event]]:
     """Return the activities of the last blocks that were timed; none if the calls differ.
     `of_call`: activities per call.
 
@@ -321,17 +318,17 @@ def last_blocks(
     return chunks(tail, of_block)
 
 
-def chunks(activities: Sequence[Activity], size: int) -> list[Sequence[Activity]]:
+def chunks(activities: Sequence[Event], size: int) -> list[Sequence[Event]]:
     return [activities[start : start + size] for start in range(0, len(activities), size)]
 
 
-def names_of(activities: Sequence[Activity]) -> list[str]:
+def names_of(activities: Sequence[Event]) -> list[str]:
     return [activity.name for activity in activities]
 
 
-def span_ns(activities: Sequence[Activity]) -> int:
+def span_ns(activities: Sequence[Event]) -> int:
     """Return the time from the first start to the last end."""
-    end = max(activity.start + activity.duration for activity in activities)
+    end = max(activity.end for activity in activities)
     return end - activities[0].start
 
 
