@@ -4,7 +4,7 @@ debugging (ddmin of Zeller and Hildebrandt, 2002), a commit by binary search."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
@@ -81,17 +81,27 @@ class Probe:
     @classmethod
     def of(cls, names: Names, duets: Duets, metric: str, sweep_id: str) -> Probe:
         """Return what these duets show about the metric."""
-        before, after = (
-            min(side, key=lambda trial: SEVERITY.index(trial.status))
-            for side in (duets.before, duets.after)
+        test = None
+        if duets.rounds:
+            test = duets.test(metric, FLOOR)
+        return cls(
+            names,
+            worst(duets.before),
+            worst(duets.after),
+            test,
+            is_marked=not duets.quiet,
+            sweep_id=sweep_id,
         )
-        test = duets.test(metric, FLOOR) if duets.rounds else None
-        return cls(names, before, after, test, not duets.quiet, sweep_id)
 
     @property
     def log(self) -> float:
         """The logarithm of the ratio; 0 without figures."""
         return math.log(self.test.ratio) if self.test else 0.0
+
+
+def worst(trials: Iterable[Trial]) -> Trial:
+    """Return the trial with the worst status."""
+    return min(trials, key=lambda trial: SEVERITY.index(trial.status))
 
 
 @dataclass(frozen=True)
@@ -115,11 +125,13 @@ class Difference:
     @property
     def why_none(self) -> str | None:
         """Why there is no difference to explain; None if there is one."""
-        status, test = self.whole.after.status, self.whole.test
         if self.is_of_status:
-            same = f"A and B are both {status}: {self.whole.after.reason}"
-            return same if self.whole.before.status == status else None
+            after = self.whole.after
+            if self.whole.before.status != after.status:
+                return None
+            return f"A and B are both {after.status}: {after.reason}"
         title = METRICS[self.metric].title
+        test = self.whole.test
         if test is None or test.p_value is None:
             return f"{title}: A and B have too few figures to compare"
         if test.p_value < ALPHA and abs(self.whole.log) > FLOOR:
@@ -130,8 +142,9 @@ class Difference:
         """Return whether the change of a probe explains the difference; None if the probe cannot
         decide."""
         if self.is_of_status:
-            verdicts = {self.whole.before.status: False, self.whole.after.status: True}
-            return verdicts.get(probe.after.status)
+            if probe.after.status == self.whole.after.status:
+                return True
+            return False if probe.after.status == self.whole.before.status else None
         if probe.test is None or not is_decided(probe.test.low, probe.test.high, self.floor):
             return None
         return self.part_of(probe) >= self.share
@@ -145,12 +158,19 @@ class Difference:
         `all 4 settings`; empty if the cause is all of them."""
         if self.is_of_status:
             text = f"{cause} makes it {probe.after.status} ({probe.after.reason or 'no reason'})"
-            return f"{text}, without the others" if everything else text
+            if everything:
+                text += ", without the others"
+            return text
         metric = METRICS[self.metric]
-        words = ("faster", "slower") if metric.unit == "ms" else ("smaller", "larger")
         what = "it" if metric.name == "latency_ms" else metric.title
-        text = f"{cause} makes {what} {times(probe)} {words[self.whole.log > 0]}"
-        return f"{text}; {everything} make it {times(self.whole)}" if everything else text
+        is_larger = self.whole.log > 0
+        word = "larger" if is_larger else "smaller"
+        if metric.unit == "ms":
+            word = "slower" if is_larger else "faster"
+        text = f"{cause} makes {what} {times(probe)} {word}"
+        if everything:
+            text += f"; {everything} make it {times(self.whole)}"
+        return text
 
 
 def times(probe: Probe) -> str:

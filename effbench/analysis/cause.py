@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from operator import attrgetter
 
 from effbench.analysis.explain import Explanation, NotTracedError
@@ -24,17 +25,17 @@ MOST_CELLS = 50
 def name_causes(store: Store, changes: Iterable[Change]) -> None:
     """Set the cause of each slower or faster cell, on one of its rows, if both sides have traces.
     Other cells' traces are not read."""
-    timed = [change for change in changes if change.metric in TRACED and change.results]
-    changed = [change for change in timed if change.verdict in CHANGED]
-    cells = grouped(changed, attrgetter("key"))
-    for rows in list(cells.values())[:MOST_CELLS]:
-        first = min(rows, key=lambda row: TRACED.index(row.metric))
-        before, after = (
-            store.traces(result.sweep_id, result.cell_key, result.environment_id)
-            for result in first.results
-        )
-        difference_ms = (first.after or 0.0) - (first.before or 0.0)
-        first.cause = cause_between(before, after, difference_ms)
+    changed = [change for change in changes if change.verdict in CHANGED and change.results]
+    timed = [change for change in changed if change.metric in TRACED]
+    cells = grouped(timed, attrgetter("key"))
+    for rows in islice(cells.values(), MOST_CELLS):
+        row = min(rows, key=lambda row: TRACED.index(row.metric))
+        traced = []
+        for result in row.results:
+            traced.append(store.traces(result.sweep_id, result.cell_key, result.environment_id))
+        before, after = traced
+        difference_ms = (row.after or 0.0) - (row.before or 0.0)
+        row.cause = cause_between(before, after, difference_ms)
 
 
 def cause_between(

@@ -8,12 +8,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from effbench.analysis.compare import Compared
 from effbench.analysis.matching import (
     LEAST_COMPILATIONS,
-    ComparedCell,
     Side,
     compared_cells,
     load,
@@ -113,7 +113,8 @@ def confirm(request: Confirmation) -> str | None:
         rerun = run_again(request, cells)
     # before the re-run began, or a second one: the first verdicts are still reported
     except KeyboardInterrupt:
-        why = compared.interrupted = "the re-run was interrupted"
+        why = "the re-run was interrupted"
+        compared.interrupted = why
     except EffbenchError as error:
         why = f"nothing was run again: {error}"
     else:
@@ -254,8 +255,11 @@ def read(
 def trial_seconds(after: Side, cells: Iterable[Cell], saved_s: float) -> float:
     """Return how long a trial of these cells takes: as those of the checked sweep did, which was
     longer by `saved_s`."""
-    results = filter(None, (after.result(cell.key) for cell in cells))
-    walls_s = [trial.wall_s or 0.0 for result in results for trial in result.counted.measured]
+    walls_s: list[float] = []
+    for cell in cells:
+        result = after.result(cell.key)
+        if result is not None:
+            walls_s += [trial.wall_s or 0.0 for trial in result.counted.measured]
     return max(statistics.fmean(walls_s) - saved_s, LEAST_TRIAL_S)
 
 
@@ -323,17 +327,16 @@ def check_machine(
     """Raise UsageError if this machine is not that of the sweep, for example the login node of a
     cluster, or if an interpreter has other software than its side had: the figures could refute any
     change."""
-    hardware = servers[here].machine.environment.hardware
-    if hardware != compared.after.hardware:
-        raise UsageError(f"this machine has {hardware}, not {compared.after.hardware}")
-    for side, interpreter, what in (
-        (compared.after, here, "the software is not that of the sweep"),
-        (compared.before, there, "the baseline's interpreter has changed"),
-    ):
-        now = servers[interpreter].machine.environment
-        changed = software_changed(side.environments.values(), [now])
-        if changed:
-            raise UsageError(f"{what} ({changed})")
+    new = servers[here].machine.environment
+    if new.hardware != compared.after.hardware:
+        raise UsageError(f"this machine has {new.hardware}, not {compared.after.hardware}")
+    changed = software_changed(compared.after.environments.values(), [new])
+    if changed:
+        raise UsageError(f"the software is not that of the sweep ({changed})")
+    old = servers[there].machine.environment
+    changed = software_changed(compared.before.environments.values(), [old])
+    if changed:
+        raise UsageError(f"the baseline's interpreter has changed ({changed})")
 
 
 # --- judging ---
@@ -341,14 +344,17 @@ def check_machine(
 
 def judge_again(compared: Compared, flagged: Sequence[Change], rerun: Rerun) -> None:
     """Update the flagged rows by the re-run, and add notes."""
-    cells: list[ComparedCell] = []
+    rows: dict[tuple[str, str], Change] = {}
     if rerun.duets:
         cells = compared_cells(rerun.old, rerun.new)
-    rows = {(row.key, row.metric): row for row in judge(cells, compared.limits, interleaved=True)}
-    settled = [judge_row(change, rows, compared, rerun) for change in flagged].count(True)
+        for row in judge(cells, compared.limits, interleaved=True):
+            rows[row.key, row.metric] = row
+    settled = 0
+    for change in flagged:
+        settled += judge_row(change, rows, compared, rerun)
     compared.changes = ordered(compared.changes)
     compared.notes.append(f"rows run again: {settled}, in sweep {rerun.new.title}")
-    reasons = (reason for duets in rerun.duets.values() for reason in duets.reasons_alone)
+    reasons = chain.from_iterable(duets.reasons_alone for duets in rerun.duets.values())
     for reason in dict.fromkeys(reasons):
         compared.notes.append(f"some rounds were not timed in turn: {reason}")
 

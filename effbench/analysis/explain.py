@@ -272,8 +272,8 @@ class Explanation:
         cls, first: Iterable[TracedTrial], second: Iterable[TracedTrial], names: Sequence[str]
     ) -> Explanation:
         """Compare the trials of two sides with these names. Raises NotTracedError."""
-        old, new = map(Breakdown.of, (first, second), names)
-        return cls.between(old, new)
+        first_name, second_name = names
+        return cls.between(Breakdown.of(first, first_name), Breakdown.of(second, second_name))
 
     @classmethod
     def between(cls, first: Breakdown, second: Breakdown) -> Explanation:
@@ -396,7 +396,6 @@ class Explanation:
         return f"{count(number, noun)} {verb} {predicate_of(changes)}"
 
     def _reason_of_host(self, term: Term, more: str) -> str:
-        who, where = term.name.split(" ", 1)
         works = []
         for work in self.host_changes:
             if work.name == GRAPH_LAUNCH and term.name == Part.GAPS:
@@ -406,8 +405,11 @@ class Explanation:
                     return "the GPU no longer waits for launches between kernels"
             if work.name != WAITING and work.ms.value / term.ms.value > LARGE:
                 works.append(work.name)
-        because = f" ({listed(works, MOST_NAMES)})" if works else ""
-        return f"{VERBS[who]} {more} {where}{because}"
+        who, _, where = term.name.partition(" ")
+        text = f"{VERBS[who]} {more} {where}"
+        if works:
+            text += f" ({listed(works, MOST_NAMES)})"
+        return text
 
     def _main_changes(self, kernel_class: KernelClass, ms: float) -> list[KernelChange]:
         """Return the changes of the kind that explains most of the class's difference; none if no
@@ -437,8 +439,12 @@ def terms_between(
 
 def term_between(name: str, first: Sequence[float], second: Sequence[float]) -> Term:
     """Return the difference of a part. `first`, `second`: its ms in each trial."""
-    means = statistics.fmean(first), statistics.fmean(second)
-    return Term(name, *means, difference_of(first, second))
+    return Term(
+        name,
+        first_ms=statistics.fmean(first),
+        second_ms=statistics.fmean(second),
+        ms=difference_of(first, second),
+    )
 
 
 def by_size(terms: Iterable[Term]) -> list[Term]:
