@@ -4,6 +4,7 @@ pools."""
 from __future__ import annotations
 
 import gc
+from dataclasses import dataclass
 
 import torch
 
@@ -16,11 +17,22 @@ def reset_peaks(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def peaks(device: torch.device) -> tuple[int | None, int | None]:
-    """Return peak allocated and peak reserved bytes since the last reset; None without CUDA."""
+@dataclass(frozen=True)
+class MemoryPeaks:
+    """The most bytes of torch's allocator at a time; None without CUDA."""
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+
+
+def peaks(device: torch.device) -> MemoryPeaks:
+    """Return the peaks since the last reset."""
     if device.type != "cuda":
-        return None, None
-    return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+        return MemoryPeaks()
+    return MemoryPeaks(
+        allocated_bytes=torch.cuda.max_memory_allocated(device),
+        reserved_bytes=torch.cuda.max_memory_reserved(device),
+    )
 
 
 def graph_pool_bytes(device: torch.device) -> int | None:

@@ -270,7 +270,9 @@ class FreshProgram:
         result = self.result
         # Linux counts KiB
         result.peak_host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        result.peak_allocated_bytes, result.peak_reserved_bytes = memory.peaks(self.device)
+        peaks = memory.peaks(self.device)
+        result.peak_allocated_bytes = peaks.allocated_bytes
+        result.peak_reserved_bytes = peaks.reserved_bytes
         result.graph_pool_bytes = memory.graph_pool_bytes(self.device)
 
     # --- the device

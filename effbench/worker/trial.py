@@ -239,14 +239,14 @@ class RunningTrial:
         self.workload = kind(cell, mode, module, trial, specs, self.rules.check_steps)
         self.workload.make_inputs(self.rules.input_sets)
         self.synchronize()
-        trial.build_peak_allocated_bytes, _ = memory.peaks(self.device)
+        trial.build_peak_allocated_bytes = memory.peaks(self.device).allocated_bytes
 
     def prepare_and_check(self) -> None:
         """Prepare the mode's step, and compare its results with eager's."""
         memory.reset_peaks(self.device)
         with self.context.phase("prepare"), self.observer.watching_flex():
             self.prepare()
-        self.trial.prepare_peak_allocated_bytes, _ = memory.peaks(self.device)
+        self.trial.prepare_peak_allocated_bytes = memory.peaks(self.device).allocated_bytes
         with self.context.phase("check"):
             self.workload.check()
         if self.mode.compiles:
@@ -315,7 +315,9 @@ class RunningTrial:
         self.compiler_counters = counters.read()
         if self.observer.dynamo:
             self.record_compilation()
-        trial.peak_allocated_bytes, trial.peak_reserved_bytes = memory.peaks(self.device)
+        peaks = memory.peaks(self.device)
+        trial.peak_allocated_bytes = peaks.allocated_bytes
+        trial.peak_reserved_bytes = peaks.reserved_bytes
         trial.graph_pool_bytes = memory.graph_pool_bytes(self.device)
         processes = gpu.processes()
         if processes is not None:
