@@ -27,6 +27,7 @@ from effbench.core.message import (
     DUET_PHASE,
     PROBE_PHASE,
     TRIAL_VARIABLE,
+    Json,
     MessageError,
     TaskEnd,
     decode,
@@ -58,10 +59,6 @@ STOP_TIMEOUT_S = 0.2
 RETRY_PAUSES_S = (0.5, 2.0, 5.0)
 #: Stands for a stop that is never asked for.
 NEVER = threading.Event()
-
-
-#: A message to or from a server, or a part of it.
-Message = dict[str, Any]
 
 
 def attempts(stop: threading.Event) -> Iterator[bool]:
@@ -261,7 +258,7 @@ class ForkServer:
     def submit(
         self,
         task: str,
-        payload: Message,
+        payload: Json,
         env: dict[str, str] | None = None,
     ) -> ServerRequest:
         """Start a task and return its request without waiting. If the server has ended, the request
@@ -322,7 +319,7 @@ class ForkServer:
     def complete(
         self,
         task: str,
-        payload: Message,
+        payload: Json,
         timeout_s: float,
         env: dict[str, str] | None = None,
         stop: threading.Event = NEVER,
@@ -335,7 +332,7 @@ class ForkServer:
         return request
 
     def call(
-        self, task: str, payload: Message, timeout_s: float, stop: threading.Event = NEVER
+        self, task: str, payload: Json, timeout_s: float, stop: threading.Event = NEVER
     ) -> Any:
         """Return the result of a task of the harness, with retries if the GPU failed or the task
         could not start.
@@ -355,7 +352,7 @@ class ForkServer:
         _, reason = request.failure()
         raise WorkerError(f"{task} failed: {reason}{last_words(request.outcome.log)}")
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Json) -> None:
         # a lock of its own: a full pipe may block this until read_messages() has read what the
         # server writes; a broken one is left to read_messages(), which sees the end
         assert self.process.stdin is not None
@@ -391,7 +388,7 @@ class ForkServer:
             request.end(TaskEnd(died=self.dead))
         self.ready.set()
 
-    def handle(self, message: Message) -> None:
+    def handle(self, message: Json) -> None:
         if message["event"] == "ready":
             self.ready.set()
             return

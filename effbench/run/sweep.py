@@ -95,13 +95,13 @@ class OpenSweep:
         logs.write(self.log, folder_of(settings.db), sweep_id)
         with self.ending(sweep_id):
             executor = EXECUTORS[settings.executor.name](
-                settings,
-                self.servers,
-                plan,
-                sweep_id,
-                self.command.progress,
-                self.command.stop,
-                self.store,
+                settings=settings,
+                servers=self.servers,
+                plan=plan,
+                sweep_id=sweep_id,
+                progress=self.command.progress,
+                stop=self.command.stop,
+                store=self.store,
             )
             executor.run()
         environments = executor.environments

@@ -97,12 +97,12 @@ class StepTimer:
         self.watcher.disturbance = self.watcher.disturbance or ranks.newest_disturbance()
         times = self.times_of(samples, host)
         evidence = why_marked.Evidence(
-            times,
-            samples[LATENCY].count,
-            self.recent_ms < why_marked.SHORT_MS,
-            self.workload.has_varied_calls,
-            self.rules,
-            self.watcher,
+            times=times,
+            calls=samples[LATENCY].count,
+            has_short_calls=self.recent_ms < why_marked.SHORT_MS,
+            has_varied_calls=self.workload.has_varied_calls,
+            rules=self.rules,
+            gpu=self.watcher,
         )
         figures = times.figures
         discarded = None

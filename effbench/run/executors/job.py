@@ -41,13 +41,13 @@ def run_job(request: JobRequest, store: JobStore) -> None:
             found = probed.machine
             store.write(FoundEnvironment(found.environment, found.details, interpreter.facts()))
         LocalExecutor(
-            settings,
-            servers,
-            SweepPlan(request.runs),
-            request.sweep_id,
-            Progress(),
-            stop,
-            store,
+            settings=settings,
+            servers=servers,
+            plan=SweepPlan(request.runs),
+            sweep_id=request.sweep_id,
+            progress=Progress(),
+            stop=stop,
+            store=store,
         ).run()
     if not settings.executor.keep_cache:
         shutil.rmtree(sweep_cache(settings, request.sweep_id), ignore_errors=True)
