@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+
+import msgspec
 
 from effbench.analysis.compare import Compared
 from effbench.analysis.matching import (
@@ -19,7 +21,7 @@ from effbench.analysis.matching import (
     load,
     software_changed,
 )
-from effbench.analysis.origin import check_recorded, current, origin
+from effbench.analysis.origin import RecordedInterpreter, check_recorded, current, origin
 from effbench.analysis.verdicts import (
     Change,
     Verdict,
@@ -46,8 +48,6 @@ from effbench.store.sides import ResultWithTrials
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING
 
-#: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
-FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 #: Seconds for which each side of a duet is timed, and about how many calls at least.
 DUET_S = 1.0
 DUET_CALLS = 30
@@ -136,7 +136,7 @@ def refusal(compared: Compared) -> str | None:
     try:
         cells = cells_of(compared, flagged_of(compared))
         check_own(compared)
-        check_recorded(facts_of(compared.before), facts_of(compared.after), cells)
+        check_recorded(interpreter_of(compared.before), interpreter_of(compared.after), cells)
     except UsageError as error:
         return str(error)
     return None
@@ -181,10 +181,10 @@ def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
     cannot run here."""
     compared = request.compared
     check_own(compared)
-    old_facts = facts_of(compared.before)
-    new_facts = facts_of(compared.after)
-    here = current(new_facts, compared.after.sweep.id, cells)
-    with origin(old_facts, new_facts, here, cells) as there:
+    old = interpreter_of(compared.before)
+    new = interpreter_of(compared.after)
+    here = current(new, compared.after.sweep.id, cells)
+    with origin(old, new, here, cells) as there:
         outcome = measure_again(request, cells, there, here)
     return read(request.db, outcome, there, here)
 
@@ -263,13 +263,12 @@ def trial_seconds(after: Side, cells: Iterable[Cell], saved_s: float) -> float:
     return max(statistics.fmean(walls_s) - saved_s, LEAST_TRIAL_S)
 
 
-def facts_of(side: Side) -> Mapping[str, Any]:
-    """Return the facts that the sweep records of this side's interpreter. Raises UsageError if they
-    are incomplete."""
+def interpreter_of(side: Side) -> RecordedInterpreter:
+    """Return what the sweep records about this side's interpreter. Raises UsageError if that is
+    incomplete."""
     for environment_id in side.environments:
-        facts = side.recorded_facts(environment_id)
-        if facts.keys() >= FACTS:
-            return facts
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(side.recorded_facts(environment_id), RecordedInterpreter)
     raise UsageError(f"{side.title} does not record its interpreter")
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+from msgspec import Struct, structs
 
 from effbench.core.cell import Cell
 from effbench.core.errors import UsageError
@@ -34,35 +36,49 @@ SAME_CODE = (
     "the baseline would run the same code here: only the machine, or software that was replaced,"
     " can differ"
 )
-#: What a sweep records about an interpreter (`Interpreter.facts`).
-Facts = Mapping[str, Any]
 
 
-def current(facts: Facts, sweep_id: str, cells: Iterable[Cell]) -> Interpreter:
-    """Return the interpreter that runs these cells of the sweep again; `facts`: its recorded facts.
-    Raises UsageError if that is impossible here, or if the cells' code has changed since."""
-    folder = Path(facts["folder"])
-    for path in (folder, facts["python"]):
+class RecordedInterpreter(Struct, frozen=True):
+    """What a sweep records about an interpreter (`Interpreter.facts`)."""
+
+    python: str
+    folder: str
+    given: list[Literal["python", "folder"]]
+    git_revision: str | None
+    git_description: str | None
+    git_changes: str | None = None
+    git_changed_files: str | None = None
+
+    @property
+    def is_dirty(self) -> bool:
+        return (self.git_description or "").endswith("-dirty")
+
+
+def current(recorded: RecordedInterpreter, sweep_id: str, cells: Iterable[Cell]) -> Interpreter:
+    """Return the interpreter that runs these cells of the sweep again. Raises UsageError if that is
+    impossible here, or if the cells' code has changed since."""
+    for path in (recorded.folder, recorded.python):
         if not os.access(path, os.X_OK):
             raise UsageError(f"sweep {sweep_id} was run with {path}, which does not exist here")
+    folder = Path(recorded.folder)
     if targets(cells):
-        check_unchanged(facts, folder)
-    interpreter = Interpreter.from_facts(facts)
+        check_unchanged(recorded, folder)
+    interpreter = Interpreter.from_facts(structs.asdict(recorded))
     if folder == Path.cwd():
         return interpreter
     return replace(interpreter, folder=str(folder))
 
 
-def check_unchanged(facts: Facts, folder: Path) -> None:
+def check_unchanged(recorded: RecordedInterpreter, folder: Path) -> None:
     """Raise UsageError if the folder has other code than the sweep ran."""
-    then = facts["git_description"]
+    then = recorded.git_description
     now = git_state(folder)
     uncommitted = ""
     if now.changed_files:
         uncommitted = f" (uncommitted: {now.changed_files})"
     if now.description != then:
         raise UsageError(f"{folder} is at {now.description} now; the sweep ran {then}{uncommitted}")
-    if is_dirty(facts) and facts.get("git_changes") != now.changes:
+    if recorded.is_dirty and recorded.git_changes != now.changes:
         raise UsageError(
             f"the uncommitted changes in {folder} differ from those measured{uncommitted}"
         )
@@ -70,19 +86,16 @@ def check_unchanged(facts: Facts, folder: Path) -> None:
 
 @contextmanager
 def origin(
-    old: Facts,
-    new: Facts,
+    old: RecordedInterpreter,
+    new: RecordedInterpreter,
     here: Interpreter,
     cells: Iterable[Cell],
 ) -> Iterator[Interpreter]:
     """Yield the interpreter of the baseline's side, while `here` runs the new side; its worktree
-    exists as long as the context. `old`, `new`: recorded facts of the interpreters. Raises
-    UsageError if that is impossible or pointless."""
-    python = old["python"]
-    if not os.access(python, os.X_OK):
-        raise UsageError(f"the baseline's interpreter {python} does not exist here")
-    if python == new["python"]:
-        python = here.python
+    exists as long as the context. Raises UsageError if that is impossible or pointless."""
+    if not os.access(old.python, os.X_OK):
+        raise UsageError(f"the baseline's interpreter {old.python} does not exist here")
+    python = here.python if old.python == new.python else old.python
     other = Interpreter(python, here.folder)
     root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
     changing: list[str] = []
@@ -100,37 +113,33 @@ def origin(
         raise UsageError(SAME_CODE)
 
 
-def check_recorded(old: Facts, new: Facts, cells: Iterable[Cell]) -> None:
-    """Raise UsageError if these facts already rule out that both sides run again here. Nothing that
-    they name is run."""
-    for path in (new["folder"], new["python"], old["python"]):
+def check_recorded(
+    old: RecordedInterpreter, new: RecordedInterpreter, cells: Iterable[Cell]
+) -> None:
+    """Raise UsageError if these records already rule out that both sides run again here. Nothing
+    that they name is run."""
+    for path in (new.folder, new.python, old.python):
         if not os.access(path, os.X_OK):
             raise UsageError(f"{path} does not exist here")
-    if old["python"] != new["python"]:
+    if old.python != new.python:
         return
     if is_same_code(old, new) or not targets(cells):
         raise UsageError(SAME_CODE)
     check_committed(old)
 
 
-def is_same_code(old: Facts, new: Facts) -> bool:
+def is_same_code(old: RecordedInterpreter, new: RecordedInterpreter) -> bool:
     """Return whether both interpreters ran the same revision without changes."""
-    revision = old["git_revision"]
-    if revision is None or revision != new["git_revision"]:
+    if old.git_revision is None or old.is_dirty or new.is_dirty:
         return False
-    return not is_dirty(old) and not is_dirty(new)
-
-
-def is_dirty(facts: Facts) -> bool:
-    return (facts["git_description"] or "").endswith("-dirty")
+    return old.git_revision == new.git_revision
 
 
 @contextmanager
-def worktree(old: Facts, root: Path) -> Iterator[Path]:
+def worktree(old: RecordedInterpreter, root: Path) -> Iterator[Path]:
     """Yield a worktree of the repository `root` with the baseline's revision. Raises UsageError if
     the revision is unavailable."""
-    check_committed(old)
-    commit = old["git_revision"]
+    commit = check_committed(old)
     if git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         raise UsageError(
             f"the baseline's revision {commit[:12]} is not in this repository "
@@ -148,18 +157,19 @@ def worktree(old: Facts, root: Path) -> Iterator[Path]:
         git(root, "worktree", "prune")
 
 
-def check_committed(old: Facts) -> None:
-    """Raise UsageError if no commit has the baseline's code."""
-    if old["git_revision"] is None:
+def check_committed(old: RecordedInterpreter) -> str:
+    """Return the commit with the baseline's code. Raises UsageError if no commit has it."""
+    if old.git_revision is None:
         raise UsageError(
-            f"the baseline's folder {old['folder']} has no Git commit, so its code is unknown;"
+            f"the baseline's folder {old.folder} has no Git commit, so its code is unknown;"
             " commit it, then measure and set the baseline again"
         )
-    if is_dirty(old):
-        changed = old["git_description"]
-        if old.get("git_changed_files"):
-            changed = f"{changed}: {old['git_changed_files']}"
+    if old.is_dirty:
+        changed = old.git_description
+        if old.git_changed_files:
+            changed = f"{changed}: {old.git_changed_files}"
         raise UsageError(f"the baseline was measured with uncommitted changes ({changed})")
+    return old.git_revision
 
 
 def check_inside(place: Path, names: Sequence[str], interpreter: Interpreter) -> None:

@@ -5,10 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from msgspec import convert, structs
 
-from effbench.analysis.origin import current, origin, targets
+from effbench.analysis.confirm import interpreter_of
+from effbench.analysis.origin import RecordedInterpreter, current, origin, targets
 from effbench.core.cell import Cell
 from effbench.core.errors import UsageError
 from effbench.run.interpreters import HERE, Interpreter
@@ -57,15 +60,20 @@ def cell(target="net.py:Net", mode="effbench.modes.eager.Eager", training=None):
     )
 
 
+def recorded(interpreter=HERE):
+    """What a sweep that runs now would record about this interpreter."""
+    return convert(interpreter.facts(), RecordedInterpreter)
+
+
 def test_another_revision_is_a_worktree_that_goes_again(repository):
-    old = HERE.facts()
+    old = recorded()
     (repository / "net.py").write_text("WIDTH = 2\n")
     commit(repository, "two")
     with (
         pytest.raises(RuntimeError),
         origin(
             old,
-            HERE.facts(),
+            recorded(),
             HERE,
             [cell()],
         ) as found,
@@ -77,6 +85,19 @@ def test_another_revision_is_a_worktree_that_goes_again(repository):
         raise RuntimeError
     assert not folder.exists()
     assert (repository / "net.py").read_text() == "WIDTH = 2\n"
+
+
+@pytest.mark.parametrize(
+    "changed", [{"python": 3}, {"given": ["loader"]}, {"given": "python"}, {"folder": None}]
+)
+def test_a_record_that_no_sweep_makes_is_not_used(changed):
+    facts = HERE.facts()
+    records = {"forged": facts | changed, "empty": {}}
+    side = SimpleNamespace(title="s1", environments=records, recorded_facts=records.get)
+    with pytest.raises(UsageError, match="s1 does not record its interpreter"):
+        interpreter_of(side)
+    records["complete"] = facts
+    assert interpreter_of(side) == recorded()
 
 
 OWN = "effbench.models.mlp.MLP"
@@ -101,20 +122,28 @@ def refused(why, *args):
 
 
 def test_what_cannot_be_run_says_why(repository):
-    old = HERE.facts()
+    old = recorded()
     commit(repository, "two")
-    new = HERE.facts()
+    new = recorded()
     (repository / "later.py").write_text("")
     later = cell("later.py:Net")
     dirty = {"git_description": "v1-dirty", "git_changed_files": "net.py"}
     unversioned = {"git_revision": None, "git_description": None}
     for before, used, why in (
         (old, cell(OWN), "the baseline would run the same code"),
-        ({**old, **dirty}, cell(), "uncommitted changes (v1-dirty: net.py)"),
+        (structs.replace(old, **dirty), cell(), "uncommitted changes (v1-dirty: net.py)"),
         (new, later, "the baseline would run the same code"),
-        ({**old, "git_revision": "0" * 40}, cell(), "revision 000000000000 is not in this"),
-        ({**old, **unversioned}, cell(), "has no Git commit, so its code is unknown; commit it"),
-        ({**old, "python": "/nowhere/python"}, cell(), "/nowhere/python does not exist here"),
+        (
+            structs.replace(old, git_revision="0" * 40),
+            cell(),
+            "revision 000000000000 is not in this",
+        ),
+        (structs.replace(old, **unversioned), cell(), "has no Git commit, so its code is unknown"),
+        (
+            structs.replace(old, python="/nowhere/python"),
+            cell(),
+            "/nowhere/python does not exist here",
+        ),
         (old, later, "its later.py:Net is missing, or imported from elsewhere"),
     ):
         refused(
@@ -141,12 +170,12 @@ def test_a_package_that_comes_from_elsewhere_is_refused(repository, tmp_path):
     (package / "__init__.py").write_text("WIDTH = 1\n")
     commit(repository, "package")
     installed = virtual_environment(tmp_path / "venv", package.parent)
-    old = installed.facts()
+    old = recorded(installed)
     commit(repository, "later")
     refused(
         "its my_pkg.Net is missing, or imported from elsewhere",
         old,
-        installed.facts(),
+        recorded(installed),
         installed,
         [cell("my_pkg.Net")],
     )
@@ -156,28 +185,24 @@ def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
     package = tmp_path / "far_pkg.py"
     package.write_text("")
     installed = virtual_environment(tmp_path / "there", tmp_path)
-    old = installed.facts()
+    old = recorded(installed)
     commit(repository, "later")
     used = [cell("far_pkg.Net")]
     refused(
         "the baseline would run the same code",
         old,
-        installed.facts(),
+        recorded(installed),
         installed,
         used,
     )
 
 
 def test_the_interpreter_of_a_sweep(repository, monkeypatch):
-    facts = HERE.facts()
+    facts = recorded()
 
     def gone(why, **changed):
         with pytest.raises(UsageError, match=why):
-            current(
-                {**facts, **changed},
-                "s1",
-                [cell()],
-            )
+            current(structs.replace(facts, **changed), "s1", [cell()])
 
     assert current(facts, "s1", [cell()]) == HERE
     gone("which does not exist here", folder="/nowhere/at/all")
@@ -189,7 +214,7 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
     gone("the sweep ran")
     assert current(facts, "s1", [cell(OWN)]) == HERE, "no code of the folder"
     (repository / "net.py").write_text("WIDTH = 2\n")
-    facts = HERE.facts()
+    facts = recorded()
     assert current(facts, "s1", [cell()]) == HERE
     (repository / "net.py").write_text("WIDTH = 3\n")
     gone("differ from those measured")
