@@ -11,11 +11,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 
 from effbench.core.cell import Cell, Status, Trial
+from effbench.core.errors import UnsupportedError
+from effbench.core.meeting import PartnerLostError
 from effbench.core.message import MessagePipe, TrialRequest
+from effbench.core.printable import describe
 from effbench.measure import counters
 from effbench.measure.host import HostWatch
 from effbench.measure.rules import Rules
 from effbench.worker.ranks import Ranks, Task, ranks_of
+from effbench.workloads.endings import Ended
 
 
 class TrialContext:
@@ -45,6 +49,20 @@ class TrialContext:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    @contextmanager
+    def optional(self, key: str) -> Iterator[None]:
+        """Let a failure in this context affect only what it finds out, and note it in the trial's
+        `extra`. Only if one rank alone failed, the trial fails."""
+        try:
+            yield
+        except (Ended, PartnerLostError):
+            raise
+        except UnsupportedError as error:
+            self.trial.extra[key] = str(error)
+        # modules, modes and profilers may raise anything
+        except Exception as error:
+            self.trial.extra[key] = describe(error)
 
     def host_watched(self, matters: bool, moves: bool) -> AbstractContextManager[HostWatch | None]:
         """Return a context in which the host is watched, and whose value is the watch; None if the

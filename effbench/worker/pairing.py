@@ -15,8 +15,6 @@ from typing import Any
 from effbench.core.cell import Trial, mode_settings
 from effbench.core.disturbances import Disturbance
 from effbench.core.errors import UnsupportedError
-from effbench.core.meeting import PartnerLostError
-from effbench.core.printable import describe
 from effbench.measure import timing
 from effbench.measure.led_step import OrderKind
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, ratios, take_pairs
@@ -34,8 +32,6 @@ from effbench.worker.step_timer import StepTimer
 from effbench.workloads.base import Workload, copies
 from effbench.workloads.endings import Ended
 
-#: Key in `Trial.extra`: why a trial has no pairs.
-NO_PAIRS = "no_pairs"
 #: Part of the timing budget that the pairs may take. With that of the trial's own timers it is less
 #: than 1, because the baseline warms up, too: a sweep takes no longer than without pairs.
 PART = 0.25
@@ -91,23 +87,14 @@ def add_pairs(settings: Mapping[str, Any], step_timer: StepTimer, latency_ms: fl
     """Take pairs and record the paired speedups, if possible. A failure affects only these.
     `settings`: of the baseline's mode; `latency_ms`: of the trial."""
     trial = step_timer.context.trial
-    try:
+    with step_timer.context.optional("no_pairs"):
         speedups = paired_speedups(settings, step_timer, latency_ms)
-    except (Ended, PartnerLostError):  # one rank alone failed
-        raise
-    except UnsupportedError as error:
-        trial.extra[NO_PAIRS] = str(error)
-        return
-    # the baseline may lack memory, or meet a state that it does not expect
-    except Exception as error:
-        trial.extra[NO_PAIRS] = describe(error)
-        return
-    record_latency(speedups[LATENCY], trial)
-    if PERIOD in speedups:
-        record_period(speedups[PERIOD], trial)
-    reason = why_marked.first(speedup.disturbance for speedup in speedups.values())
-    if reason is not None:
-        trial.pair_disturbance = reason.text
+        record_latency(speedups[LATENCY], trial)
+        if PERIOD in speedups:
+            record_period(speedups[PERIOD], trial)
+        reason = why_marked.first(speedup.disturbance for speedup in speedups.values())
+        if reason is not None:
+            trial.pair_disturbance = reason.text
 
 
 def record_latency(speedup: PairedSpeedup, trial: Trial) -> None:

@@ -25,10 +25,8 @@ import torch
 from effbench.core.cell import COLDSTART, Cell, Status, mode_settings
 from effbench.core.cores import physical_cores
 from effbench.core.errors import UnsupportedError
-from effbench.core.meeting import PartnerLostError
 from effbench.core.message import DEVICE_PHASE, LOST_RANK, Json, MessagePipe, TrialRequest
 from effbench.core.parallel import NONE, Parallel
-from effbench.core.printable import describe
 from effbench.measure import counters, memory, profile, timing
 from effbench.measure.cold_parts import CaptureClock
 from effbench.measure.gpu import Gpu
@@ -51,8 +49,6 @@ from effbench.workloads.endings import Ended
 from effbench.workloads.select import workload_of
 
 TRACED_MS = 50.0
-#: Key in `Trial.extra`: why a trial has no trace.
-NO_TRACE = "no_trace"
 COPY_BUDGET_S = 0.02
 
 
@@ -174,8 +170,10 @@ class RunningTrial:
         if self.rules.profile:
             with self.context.phase("profile"):
                 if self.on_cuda:
-                    self.try_profile()
-                self.try_trace()
+                    with self.context.optional("profile_failed"):
+                        self.take_profile()
+                with self.context.optional("no_trace"):
+                    self.take_trace()
         facts = self.workload.figures(self.times.latency_ms)  # which may be a reason
         self.trial.extra["facts"] = self.prepared.checked_facts() | facts
         self.degraded = self.ranks.reason(Task.END, self.degraded_reason)
@@ -261,29 +259,26 @@ class RunningTrial:
             example = replace(example, weights=state.digest(workload.module))
         captures = CaptureClock()
         with captures.running():
-            self.call_first(example)
+            start = time.perf_counter()
+            self.prepared = workload.prepare(example)
+            self.synchronize()
+            trial.prepare_s = time.perf_counter() - start
+            workload.step(*args, **kwargs)
+            self.synchronize()
+            trial.first_call_s = time.perf_counter() - start
+            self.make_settling_calls()
+            if mode.compiles:
+                trial.compile_s = time.perf_counter() - start
         if self.on_cuda:
             trial.cold_capture_s = captures.seconds
 
-    def call_first(self, example: Example) -> None:
-        """Prepare the mode and make its settling calls, timed."""
-        trial, mode, workload = self.trial, self.mode, self.workload
-        inputs = workload.inputs.checked
-        args, kwargs = example.args, example.kwargs
-        start = time.perf_counter()
-        self.prepared = workload.prepare(example)
-        self.synchronize()
-        trial.prepare_s = time.perf_counter() - start
-        step = workload.step
-        step(*args, **kwargs)
-        self.synchronize()
-        trial.first_call_s = time.perf_counter() - start
-        for number in range(1, workload.settling_calls()):
+    def make_settling_calls(self) -> None:
+        """Make the calls after the first one that still prepare."""
+        inputs = self.workload.inputs.checked
+        for number in range(1, self.workload.settling_calls()):
             args, kwargs = copies(inputs[number % len(inputs)])
-            step(*args, **kwargs)
+            self.workload.step(*args, **kwargs)
         self.synchronize()
-        if mode.compiles:
-            trial.compile_s = time.perf_counter() - start
 
     # --- timing
 
@@ -347,18 +342,8 @@ class RunningTrial:
         if self.observer.cudagraph_skips:
             extra["cudagraph_skip_reasons"] = list(self.observer.cudagraph_skips)
 
-    def try_profile(self) -> None:
-        try:
-            self.take_profile()
-        except (Ended, PartnerLostError):
-            raise
-        # from the profiler, or from the module under the counter's dispatch mode
-        except Exception as error:
-            self.trial.extra["profile_failed"] = describe(error)
-
     def take_profile(self) -> None:
-        """Profile some calls, and count the FLOPs of one eager call. A failure affects only these
-        figures."""
+        """Profile some calls, and count the FLOPs of one eager call."""
         trial, workload = self.trial, self.workload
         inputs = workload.inputs.timed
         period_ms = self.times.period_ms
@@ -381,31 +366,23 @@ class RunningTrial:
             return
         trial.flops = workload.count_flops(*copies(inputs[0])) or None
 
-    def try_trace(self) -> None:
-        """Trace some calls, which explain their latency. A failure affects only the trace."""
+    def take_trace(self) -> None:
+        """Trace some calls, which explain their latency. Raises UnsupportedError, and what the step
+        or the profiler raises."""
         workload = self.workload
         latency_ms = self.times.latency_ms
-        try:
-            if workload.has_varied_calls or not workload.has_profile:
-                raise UnsupportedError("its calls differ")
-            inputs = workload.inputs.timed
-            recorded = record_calls(self.led_step, inputs, self.device, latency_ms)
-            if self.ranks.size > 1:
-                times = collective_times(recorded)
-                self.trial.collective_ms = times.ms
-                self.trial.exposed_collective_ms = times.exposed_ms
-            traced = trace_of(recorded)
-            if "attention" in self.cell.model:
-                self.trial.extra["attention_kernels"] = attention_kernels(traced)
-        except (Ended, PartnerLostError):
-            raise
-        except UnsupportedError as error:
-            self.trial.extra[NO_TRACE] = str(error)
-        # from the profiler
-        except Exception as error:
-            self.trial.extra[NO_TRACE] = describe(error)
-        else:
-            self.trial.trace = traced.to_json()
+        if workload.has_varied_calls or not workload.has_profile:
+            raise UnsupportedError("its calls differ")
+        inputs = workload.inputs.timed
+        recorded = record_calls(self.led_step, inputs, self.device, latency_ms)
+        if self.ranks.size > 1:
+            times = collective_times(recorded)
+            self.trial.collective_ms = times.ms
+            self.trial.exposed_collective_ms = times.exposed_ms
+        traced = trace_of(recorded)
+        if "attention" in self.cell.model:
+            self.trial.extra["attention_kernels"] = attention_kernels(traced)
+        self.trial.trace = traced.to_json()
 
     def judge(self) -> None:
         """Raise Ended with the status, unless the trial is ok.
