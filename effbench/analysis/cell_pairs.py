@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 
 from effbench.analysis.compare import find
 from effbench.analysis.winners import winners
@@ -93,17 +92,17 @@ def pairs_for(store: Store, first: Words, second: Words) -> list[CellPair]:
     """Return the pairs of cells with the settings of both sides, in the order of the tables: sides
     with the same settings are the reference mode and the best mode, and a mode of the second one
     alone is compared with the reference mode. Raises NothingFoundError if no cells fit."""
-    sides = []
-    for words in (first, second):
-        sides.append({**words, "sweep": find(store, words["sweep"]).id})
-    rows = labelled_rows(store, [settings["sweep"] for settings in sides])
-    old, new = rows_with(rows, sides[0]), rows_with(rows, sides[1])
+    first_id = find(store, first["sweep"]).id
+    second_id = find(store, second["sweep"]).id
+    rows = labelled_rows(store, [first_id, second_id])
+    old = rows_with(rows, {**first, "sweep": first_id})
+    new = rows_with(rows, {**second, "sweep": second_id})
     differing = {name.partition(".")[0] for name, _ in first.items() ^ second.items()} or {"mode"}
     if first == second:
         pairs = default_pairs(new)
     else:
         if differing == {"mode"} and "mode" not in first:
-            old = list(filter(attrgetter("is_baseline"), old))
+            old = [row for row in old if row.is_baseline]
         pairs = pairs_between(old, new, differing)
     if not pairs:
         names = listed([row.name for row in rows], MOST_NAMES) or "nothing"

@@ -210,7 +210,7 @@ def one_baseline(
     if on is not None:
         # match all known hardware, so that L4 never selects an L40S; `on` may also name an
         # interpreter
-        asked = matching.matching(on, [*hardware, *places])
+        asked = matching.names_matching(on, [*hardware, *places])
         wanted = [place for place in asked if place in hardware] or asked or hardware
     fitting = [baseline for baseline in known if not wanted or baseline.hardware in wanted]
     if not fitting:

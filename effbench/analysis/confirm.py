@@ -165,7 +165,7 @@ def may_be_slower(change: Change) -> bool:
     if change.verdict is not Verdict.AMBIGUOUS or change.ratio is None:
         return change.verdict is Verdict.SLOWER
     has_limit = change.test is not None or METRICS[change.metric].compare == "bound"
-    return has_limit and change.ratio > 1 + (change.limit or 0.0)
+    return has_limit and change.ratio > change.largest_same
 
 
 def leave(change: Change, why: str) -> None:
@@ -439,7 +439,7 @@ def verdict_again(change: Change, row: Change) -> Verdict:
     is_slower = row.verdict is Verdict.SLOWER
     if row.low is not None:
         # among many ambiguous rows some are beyond the limit by chance
-        is_slower = row.low > 1 + (row.limit or 0.0) and (is_slower or not was_ambiguous)
+        is_slower = row.low > row.largest_same and (is_slower or not was_ambiguous)
     if is_slower:
         return Verdict.SLOWER
     if was_ambiguous and (row.verdict is Verdict.SAME or excludes_slowdown(row)):
@@ -451,18 +451,18 @@ def verdict_again(change: Change, row: Change) -> Verdict:
 
 def excludes_slowdown(row: Change) -> bool:
     """Return whether an ambiguous row excludes a slowdown, although perhaps no speedup."""
-    is_below = row.high is not None and row.high <= 1 + (row.limit or 0.0)
+    is_below = row.high is not None and row.high <= row.largest_same
     return row.verdict is Verdict.AMBIGUOUS and is_below
 
 
 def why_not_slower(row: Change) -> str | None:
     """Return why a row of a re-run that looks slower does not confirm a slowdown, or that it
     excludes one; None if its figures say so."""
-    limit = row.limit or 0.0
-    if row.low is not None and 1.0 < row.low <= 1 + limit:
-        return f"not significantly beyond {percent(limit)}"
+    limit = percent(row.limit or 0.0)
+    if row.low is not None and 1.0 < row.low <= row.largest_same:
+        return f"not significantly beyond {limit}"
     if excludes_slowdown(row):
-        return f"no slowdown beyond {percent(limit)}"
+        return f"no slowdown beyond {limit}"
     return None
 
 

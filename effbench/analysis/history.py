@@ -12,7 +12,7 @@ change.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -237,9 +237,9 @@ def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
         is_ok = row["status"] == Status.OK
         return at, is_ok, not row["marked"], row["trials"], row["environment_id"]
 
-    tracks: dict[tuple[str, str, str], dict[int, HistoryPoint]] = defaultdict(dict)
+    tracks: dict[tuple[str, str], Track] = {}
     rows = [row for row in past.rows if row["sweep_id"] in position]
-    for row in sorted(rows, key=order):  # a better one replaces the others of its sweep
+    for row in sorted(rows, key=order):
         point = HistoryPoint(
             at=position[row["sweep_id"]],
             environment_id=row["environment_id"],
@@ -249,9 +249,13 @@ def tracks_of(sweeps: Sequence[SweepInfo], past: PastResults) -> list[Track]:
             figures=row,
         )
         environment = past.environments[point.environment_id]
-        track = row["cell_key"], place_of(environment), environment.hardware
-        tracks[track][point.at] = point
-    return [Track(*key, list(tracks[key].values())) for key in sorted(tracks)]
+        place = place_of(environment)
+        track = Track(row["cell_key"], place, environment.hardware, [])
+        points = tracks.setdefault((track.cell_key, place), track).points
+        if points and points[-1].at == point.at:
+            points.pop()  # the best result of a sweep comes last
+        points.append(point)
+    return [tracks[key] for key in sorted(tracks)]
 
 
 # --- judging ---

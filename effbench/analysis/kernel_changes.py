@@ -126,10 +126,10 @@ def changes_between(first: Trace, second: Trace) -> list[KernelChange]:
     singles = chain.from_iterable(map(_changes_of, blocks))
     groups = grouped(singles, lambda change: change)
     changes = []
-    for kind, of_kind in groups.items():
-        first_ms = sum(single.first_ms for single in of_kind)
-        second_ms = sum(single.second_ms for single in of_kind)
-        change = replace(kind, count=len(of_kind), first_ms=first_ms, second_ms=second_ms)
+    for single, equals in groups.items():
+        first_ms = sum(equal.first_ms for equal in equals)
+        second_ms = sum(equal.second_ms for equal in equals)
+        change = replace(single, count=len(equals), first_ms=first_ms, second_ms=second_ms)
         if change.kind is not ChangeKind.SAME:
             changes.append(change)
         elif change.ms > SAME_TIME * first_ms:
@@ -203,9 +203,15 @@ def _changes_of(block: Sequence[Pair]) -> Iterator[KernelChange]:
             classes = fusing - {KernelClass.COPIES}
             if len(classes) == 1 and pair.kernel_class not in fusing:
                 (into,) = classes
-        names = short_name(pair.first.name), short_name(pair.second.name)
-        times = pair.first.added_ms, pair.second.added_ms
-        yield KernelChange(kind, pair.kernel_class, *names, into, 1, *times)
+        yield KernelChange(
+            kind,
+            pair.kernel_class,
+            first_name=short_name(pair.first.name),
+            second_name=short_name(pair.second.name),
+            into=into,
+            first_ms=pair.first.added_ms,
+            second_ms=pair.second.added_ms,
+        )
 
 
 def _does_work_of_several(kernel: Kernel) -> bool:

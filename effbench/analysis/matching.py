@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from effbench.core.cell import Cell, Conditions, Environment, StoredEnvironment
@@ -46,8 +47,6 @@ BY_ENVIRONMENT = (
 FOLLOWERS = ("model.inputs", "model.name")
 #: Most differences that a message lists.
 MOST_DIFFERENCES = 5
-#: Start of the reason why a marked figure has no verdict.
-DISTURBED = "host disturbed"
 #: Compilations per side after which kernels that differ between the sides, but not within one, are
 #: no coincidence.
 LEAST_COMPILATIONS = 3
@@ -193,7 +192,7 @@ def load(store: Store, info: SweepInfo) -> Side:
 # --- places ---
 
 
-def matching(text: str, names: Iterable[str]) -> list[str]:
+def names_matching(text: str, names: Iterable[str]) -> list[str]:
     """Return the `names` that `text` matches, ignoring case: in full or without the maker (`L4` is
     `NVIDIA L4`, not `NVIDIA L40S`); if none does, the names that contain it."""
     wanted = text.strip().lower()
@@ -209,14 +208,17 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
         return list(sides)
     names: dict[str, set[str]] = {}
     for side in sides:
-        for key, known in side.environments.items():
-            names[key] = names_of(known)
-    wanted = set(matching(on, set().union(*names.values())))
-    chosen = [key for key, of_environment in names.items() if of_environment & wanted]
+        for key, environment in side.environments.items():
+            names[key] = names_of(environment)
+    wanted = set(names_matching(on, chain.from_iterable(names.values())))
+    chosen = [key for key in names if names[key] & wanted]
     if not chosen:
         raise NothingFoundError(nothing_on(sides, on))
-    limited = [side.within(chosen) for side in sides]
-    return [part if part.environments else side for part, side in zip(limited, sides, strict=True)]
+    limited = []
+    for side in sides:
+        part = side.within(chosen)
+        limited.append(part if part.environments else side)
+    return limited
 
 
 def names_of(environment: StoredEnvironment) -> set[str]:
@@ -280,7 +282,9 @@ def split(whole: Side, by: str) -> dict[str, Side]:
         names = {key: str(getattr(known, by)) for key, known in whole.environments.items()}
     else:
         return split_cells(whole, by)
-    parts = {name: whole.within(keys) for name, keys in grouped(names, names.__getitem__).items()}
+    parts = {}
+    for name, keys in grouped(names, names.__getitem__).items():
+        parts[name] = whole.within(keys)
     if by == "folder":  # the sweep's label describes only one folder
         for part in parts.values():
             for key in part.environments:
@@ -424,9 +428,11 @@ def parameters_with(
     by: str,
 ) -> list[str]:
     """Return the parameters in which partners may differ: `by` and what follows it."""
-    cells = [flatten(cell.params()) for cell in (*before.cells.values(), *after.cells.values())]
-    names = dict.fromkeys(name for params in cells if by in params for name in params)
-    following = [by, *(name for name in names if equals(name, by, cells))]
+    cells = [*before.cells.values(), *after.cells.values()]
+    settings = [flatten(cell.params()) for cell in cells]
+    names = dict.fromkeys(chain.from_iterable(params for params in settings if by in params))
+    following = [by]
+    following += [name for name in names if equals(name, by, settings)]
     if is_below(by, ["model.module"]):
         for name in FOLLOWERS:
             if not partners_of(before, after, following):

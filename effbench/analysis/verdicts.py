@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Any
 
 from effbench.analysis.limits import STATUS, Limit, Limits
-from effbench.analysis.matching import DISTURBED, ComparedCell
+from effbench.analysis.matching import ComparedCell
 from effbench.core.cell import Status
 from effbench.core.labels import grouped
 from effbench.core.metrics import METRICS
@@ -86,6 +86,8 @@ COLUMNS = {
 #: Why a compile time beyond its limit is `ambiguous`: on a busy machine, single compilations of
 #: unchanged code differed by a factor of up to 4.
 ONE_TIME = "a side has only one such time, so the spread is unknown"
+#: Start of the reason why a marked figure has no verdict.
+DISTURBED = "host disturbed"
 #: People read it instead of `ambiguous` if a figure is marked.
 NOT_JUDGED = "not judged"
 
@@ -143,6 +145,11 @@ class Change:
         return self.test.smallest_slowdown
 
     @property
+    def largest_same(self) -> float:
+        """The largest ratio within the limit."""
+        return 1 + (self.limit or 0.0)
+
+    @property
     def has_both(self) -> bool:
         """Whether there is a figure on both sides."""
         return self.before is not None and self.after is not None
@@ -169,7 +176,7 @@ class Change:
         `ambiguous` otherwise."""
         if self.ratio is None or self.low is None or self.high is None:
             return Verdict.AMBIGUOUS
-        most = 1 + (self.limit or 0.0)
+        most = self.largest_same
         least = 1 / most
         if is_significant and self.ratio > most:
             return Verdict.SLOWER
@@ -448,7 +455,6 @@ def judge_range(
 ) -> None:
     """Set the verdict: a change exceeds all trials of the other side by more than `least` and by
     its limit, and is not likely to be a coincidence."""
-    factor = 1 + (change.limit or 0.0)
     metric = figures.metric
     old = figures.before.values()
     new = figures.after.values()
@@ -457,7 +463,7 @@ def judge_range(
     is_same_range = old_least == new_least and old_most == new_most
 
     def exceeds(value: float, other: float) -> bool:
-        return value - other > least and value > factor * other
+        return value - other > least and value > change.largest_same * other
 
     if exceeds(new_least, old_most):
         change.verdict = Verdict.SLOWER
@@ -478,18 +484,17 @@ def judge_range(
 
 def decide(change: Change, is_significant: bool) -> None:
     """Set the verdict of a tested row; `is_significant`: by the tests of all rows."""
-    limit = change.limit or 0.0
     ratio = change.ratio or 1e-300
-    growth = max(ratio, 1 / ratio) - 1
+    factor = max(ratio, 1 / ratio)
     is_significant_alone = change.p_value is not None and change.p_value < ALPHA
     change.verdict = change.verdict_by(is_significant)
     if change.verdict in CHANGED:
-        if growth <= change.host_noise:
+        if factor <= 1 + change.host_noise:
             noise = percent(change.host_noise)
             change.doubt(f"launch-bound: up to {noise} may be noise of the host")
     elif change.verdict_by(is_significant_alone) in CHANGED:
         change.doubt("not significant among all rows")
-    if growth > limit:
+    if factor > change.largest_same:
         change.reason = joined(change.kernels, change.reason)
 
 

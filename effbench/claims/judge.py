@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,9 +56,8 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     parts = answer.holds if isinstance(answer.holds, Mapping) else {"": answer.holds}
     statements = {text: statement_of(part) for text, part in parts.items()}
     value = as_figure(answer.value)
+    check_measured(statements.values(), value)
     gaps = gaps_of([*(statement.figure for statement in statements.values()), value])
-    if {statement.title for statement in statements.values()} <= {UNMEASURED}:
-        raise NotMeasuredError([*(s.why for s in statements.values()), value.why_missing][0])
     reason = reason_of(statements)
     left_out = [gap for gap in gaps if gap not in reason]
     if left_out:
@@ -72,6 +71,17 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
         outcomes,
         answer.also,
     )
+
+
+def check_measured(statements: Iterable[Statement], value: Figure) -> None:
+    """Raise NotMeasuredError with the first reason, unless a statement was measured."""
+    reasons = []
+    for statement in statements:
+        if statement.title != UNMEASURED:
+            return
+        reasons.append(statement.why)
+    reasons.append(value.why_missing)
+    raise NotMeasuredError(reasons[0])
 
 
 def unmeasured(claim: Claim, reason: str) -> Judgement:

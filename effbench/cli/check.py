@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from effbench.analysis.cause import name_causes
 from effbench.analysis.compare import Compared, compare_sweeps, one_baseline
-from effbench.analysis.matching import DISTURBED, place_of
-from effbench.analysis.verdicts import FAILING, NOT_JUDGED, Verdict, tally
+from effbench.analysis.matching import place_of
+from effbench.analysis.verdicts import DISTURBED, FAILING, NOT_JUDGED, Verdict, tally
 from effbench.cli import options
 from effbench.cli.compare import add_choice, limits_for, write
 from effbench.core.errors import INTERRUPTED, NothingFoundError, UsageError

@@ -13,9 +13,10 @@ from xml.etree import ElementTree
 
 from effbench.analysis.compare import Compared
 from effbench.analysis.limits import STATUS
-from effbench.analysis.matching import DISTURBED, Side
+from effbench.analysis.matching import Side
 from effbench.analysis.verdicts import (
     COLUMNS,
+    DISTURBED,
     NOT_JUDGED,
     Change,
     Verdict,
