@@ -17,6 +17,8 @@ from effbench.core.python_files import module_of
 FOLDER = Path(__file__).parent / "shipped"
 if not FOLDER.is_dir():
     FOLDER = Path(__file__).parents[2] / "experiments"
+#: What a claim may need -> how many GPUs that is.
+GPUS = {None: 0, "cuda": 1, "two GPUs": 2}
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Claim:
     @property
     def gpus(self) -> int:
         """The least number of GPUs that it needs."""
-        return {None: 0, "two GPUs": 2}.get(self.needs, 1)
+        return GPUS[self.needs]
 
     @property
     def inputs(self) -> list[str]:
@@ -143,6 +145,10 @@ def load(path: Path) -> Experiment:
     )
     known = ["rows", *experiment.sweeps, *checks]
     for claim in claims:
+        if claim.needs not in list(GPUS):
+            raise ConfigError(
+                f"{path}: claim {claim.id} needs {claim.needs!r}; expected 'cuda' or 'two GPUs'"
+            )
         inputs = claim.inputs or ["nothing"]
         if not claim.not_measurable and not set(inputs) <= set(known):
             raise ConfigError(

@@ -93,7 +93,8 @@ def ratio(rows: pd.DataFrame, column: str, **setting: Sequence[Any]) -> pd.Serie
     `ratio(rows, "latency_ms", mode=["eager", "default"])`: eager's latency ÷ default's, one line
     per row of default. Raises ValueError if several rows of eager are otherwise the same.
     """
-    ((name, (upper, lower)),) = setting.items()
+    [name] = setting
+    upper, lower = setting[name]
     paths = rows.attrs["paths"]
     path = paths.get(name, name)
     differing = [f"{path}."]

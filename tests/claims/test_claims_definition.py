@@ -66,6 +66,8 @@ MISTAKES = [
     ("GPU_SECONDS = 20", "GPU_SECONDS =", "running it raised SyntaxError"),
     ("import torch\n", "import nosuch\n", "running it raised ModuleNotFoundError"),
     (', unit="×"', ', unti="×"', "got an unexpected keyword argument 'unti'"),
+    (', unit="×"', ', needs="CUDA"', "claim wider needs 'CUDA'; expected 'cuda' or 'two GPUs'"),
+    ("GPU_SECONDS = 20", 'NEEDS = ["cuda"]', "needs ['cuda']; expected 'cuda' or 'two GPUs'"),
     (', not_measurable="it is about words"', "", "claim about takes nothing; expected some of"),
     (
         "def wider(main, count)",
