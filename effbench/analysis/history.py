@@ -129,15 +129,15 @@ class HistoryChange:
     @property
     def rank(self) -> tuple[bool, float, float, str, str]:
         """The place in a list: open changes, the worst first; then the others, the newest first."""
-        first: float = self.after.at
-        second = 0.0
+        size = 0.0
         if self.metric == STATUS and self.is_worse:
-            second = math.inf
+            size = math.inf
         elif self.ratio is not None and self.ratio.value:
-            second = abs(math.log(self.ratio.value))
+            size = abs(math.log(self.ratio.value))
+        names = self.track.cell_key, self.metric
         if self.is_open:
-            first, second = second, first
-        return not self.is_open, -first, -second, self.track.cell_key, self.metric
+            return False, -size, -self.after.at, *names
+        return True, -self.after.at, -size, *names
 
 
 @dataclass

@@ -48,7 +48,9 @@ class EagerProfile:
         """Return the times of a result, divided by the kernels of a trial. Raises NothingFoundError
         without a profile."""
         longest = trial.extra.get("profile", {}).get("top")
-        busy_ms, host_ms, kernels = result.gpu_busy_ms, result.enqueue_ms, result.kernels
+        busy_ms = result.gpu_busy_ms
+        host_ms = result.enqueue_ms
+        kernels = result.kernels
         if not (longest and result.latency_ms and busy_ms and host_ms and kernels):
             why = result.reason or "the trial has no profile of a GPU"
             raise no_prediction(why)
@@ -105,7 +107,8 @@ class ModeFit(msgspec.Struct):
     def why_unsure(self, eager: EagerProfile) -> str | None:
         """Return which trait differs from the fitted networks; None if all are alike."""
         for name, value in eager.traits.items():
-            least, most = self.least[name], self.most[name]
+            least = self.least[name]
+            most = self.most[name]
             if not least / FACTOR - ALLOWANCE <= value <= most * FACTOR + ALLOWANCE:
                 return f"{name}: {value:.3g}, fitted on {least:.3g} to {most:.3g}"
         return None
@@ -159,8 +162,11 @@ class Predictor(msgspec.Struct):
                 continue
             latency_ms = fit.latency_ms(eager)
             speedup = eager.latency_ms / latency_ms
-            low, high = speedup * fit.low, speedup * fit.high
-            ranked.append(Prediction(mode, latency_ms, speedup, low, high))
+            ranked.append(
+                Prediction(
+                    mode, latency_ms, speedup, low=speedup * fit.low, high=speedup * fit.high
+                )
+            )
         if not ranked:
             raise no_prediction("; ".join(dict.fromkeys(unsure.values())))
         ranked.sort(key=lambda prediction: prediction.latency_ms)
