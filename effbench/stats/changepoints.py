@@ -215,7 +215,8 @@ def _levels(series: Series) -> Floats:
     for width in (3, 7, 15):
         if width <= len(values):
             windows = sliding_window_view(values, width)
-            tried += [np.median(windows, axis=1), windows.mean(axis=1)]
+            tried.append(np.median(windows, axis=1))
+            tried.append(windows.mean(axis=1))
     step = _STEP * float(series.noise.min())
     first = values[0]
     distances = np.concatenate(tried) - first
@@ -257,25 +258,31 @@ def _spread(series: Series, segments: Sequence[Series], df: int) -> float:
     freedom.
 
     With few values it is at least their known noise, because a few values may agree by chance. If
-    neighbouring values are correlated, it is multiplied by the square root of (1 + r) ÷ (1 - r),
-    where r is the correlation of the distances of neighbours from their level, if it is larger than
-    by chance. That occurs if a machine is a little slower for several sweeps in a row.
+    neighbouring values are correlated (r) more than by chance, it is multiplied by the square root
+    of (1 + r) ÷ (1 - r). That occurs if a machine is a little slower for several sweeps in a row.
     """
     least = LEAST_NOISE
     if df < 10:
         least = float(np.median(series.noise))
-    sd = max(math.sqrt(sum(segment.squares for segment in segments) / df), least)
-    products = squares = 0.0
-    bound = OUTLYING * sd
-    for segment in segments:
-        distances = np.clip(segment.values - segment.mean, -bound, bound)
-        products += float(distances[1:] @ distances[:-1])
-        squares += float(distances @ distances)
-    r = products / (squares or 1.0)
+    squares = sum(segment.squares for segment in segments)
+    sd = max(math.sqrt(squares / df), least)
+    r = _correlation(segments, OUTLYING * sd)
     if r * math.sqrt(len(series.values)) >= 1.0:
         r = min(r, 0.9)
         sd *= math.sqrt((1 + r) / (1 - r))
     return sd
+
+
+def _correlation(segments: Sequence[Series], bound: float) -> float:
+    """Return the correlation of neighbours' distances from their level, which count up to
+    `bound`."""
+    products = 0.0
+    squares = 0.0
+    for segment in segments:
+        distances = np.clip(segment.values - segment.mean, -bound, bound)
+        products += float(distances[1:] @ distances[:-1])
+        squares += float(distances @ distances)
+    return products / (squares or 1.0)
 
 
 def _doubts(series: Series, segments: Sequence[Series], floor: float) -> list[float]:
@@ -291,7 +298,8 @@ def _doubts(series: Series, segments: Sequence[Series], floor: float) -> list[fl
             # a noisier part has more spread than the whole series
             sd = max(sd, local)
         step = new.mean - old.mean
-        p_value = t_tail(step / (sd * math.sqrt(1 / old.n + 1 / new.n)), df)
+        error = sd * math.sqrt(1 / old.n + 1 / new.n)
+        p_value = t_tail(step / error, df)
         if abs(step) < floor:
             doubts.append(1.0 + p_value)
         elif p_value < P_VALUE / len(series.values):
@@ -317,7 +325,6 @@ def _line_gain(
         return -math.inf
     values = both.values[x]
     noise = both.noise[x]
-    weights = 1 / noise
-    line = np.polyval(np.polyfit(x, values, 1, w=weights), x)
-    gain = ((values - levels[x]) / noise) ** 2 - ((values - line) / noise) ** 2
-    return float(gain.sum())
+    cost_of_levels = (((values - levels[x]) / noise) ** 2).sum()
+    _, cost_of_line, *_ = np.polyfit(x, values, 1, w=1 / noise, full=True)
+    return float(cost_of_levels - cost_of_line[0])
