@@ -73,6 +73,11 @@ class Figure:
         return math.isnan(self.value)
 
     @property
+    def values(self) -> tuple[float, float, float]:
+        """The figure and its bounds."""
+        return self.value, self.low, self.high
+
+    @property
     def why_missing(self) -> str:
         return "; ".join(self.gaps[:3]) or NO_VALUE
 
@@ -118,13 +123,13 @@ class Figure:
             value = function(self.value, other.value)
         except ZeroDivisionError:
             return missing(*gaps, UNDEFINED)
+        if math.isnan(value):
+            return missing(*gaps)
         if function is operator.truediv and other.low <= 0 <= other.high:
             return Figure(value, -math.inf, math.inf, gaps)
-        pairs = product((self.value, self.low, self.high), (other.value, other.low, other.high))
-        # an unknown bound times 0 is NaN
-        extremes = [x for x in starmap(function, pairs) if not math.isnan(x)]
-        low, high = min(extremes, default=math.nan), max(extremes, default=math.nan)
-        return Figure(value, low, high, gaps)
+        results = starmap(function, product(self.values, other.values))
+        extremes = [result for result in results if not math.isnan(result)]  # 0 × infinity is NaN
+        return Figure(value, min(extremes), max(extremes), gaps)
 
     def _reversed(self, function: Function, number: Number) -> Figure:
         return as_figure(number)._combined(function, self)
@@ -174,12 +179,8 @@ def log(number: Number) -> Figure:
 
 def mapped(function: Callable[[float], float], figure: Figure) -> Figure:
     """Return an increasing function of a figure."""
-    return Figure(
-        function(figure.value),
-        function(figure.low),
-        function(figure.high),
-        figure.gaps,
-    )
+    value, low, high = map(function, figure.values)
+    return Figure(value, low, high, figure.gaps)
 
 
 # --- helpers of claims ---
@@ -197,7 +198,7 @@ def over_rows(function: Callable[[Any], Any]) -> Callable[[Column], Figure]:
     def helper(column: Column) -> Figure:
         figures = figures_of(column)
         gaps = gaps_of(figures)
-        measured = [(f.value, f.low, f.high) for f in figures if not f.is_missing]
+        measured = [figure.values for figure in figures if not figure.is_missing]
         if not measured:
             return missing(*gaps)
         value, low, high = function(np.array(measured)).tolist()

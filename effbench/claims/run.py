@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -57,11 +57,7 @@ class Reproduction:
         for name in self.experiment.sweeps:
             if needed & {name, "rows"}:
                 self.results[name] = self.measure(name)
-        path = self.experiment.path.resolve()
-        names = [name for name in self.experiment.checks if name in needed]
-        requests = [CheckRequest(f"{path}:{name}") for name in names]
-        outcomes = run_checks(requests, self.server, self.probed.gpus)
-        self.checks = dict(zip(names, outcomes, strict=True))
+        self.check([name for name in self.experiment.checks if name in needed])
         self.judgements = [self.judge(claim) for claim in self.experiment.claims]
         verdicts = [self.verdict_row(judgement) for judgement in self.judgements]
         with Store.open(self.db, mode="write") as store:
@@ -85,6 +81,13 @@ class Reproduction:
             raise KeyboardInterrupt
         with Store.open(outcome.db, mode="read") as store:
             return store.results(outcome.sweep_id)
+
+    def check(self, names: Sequence[str]) -> None:
+        """Run these behaviour checks."""
+        path = self.experiment.path.resolve()
+        requests = [CheckRequest(f"{path}:{name}") for name in names]
+        outcomes = run_checks(requests, self.server, self.probed.gpus)
+        self.checks = dict(zip(names, outcomes, strict=True))
 
     # --- judge ---
 
