@@ -183,7 +183,7 @@ def run_again(request: Confirmation, cells: Sequence[Cell]) -> Rerun:
     check_own(compared)
     old = interpreter_of(compared.before)
     new = interpreter_of(compared.after)
-    here = current(new, compared.after.sweep.id, cells)
+    here = current(new, cells)
     with origin(old, new, here, cells) as there:
         outcome = measure_again(request, cells, there, here)
     return read(request.db, outcome, there, here)

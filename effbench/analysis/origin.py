@@ -54,12 +54,17 @@ class RecordedInterpreter(Struct, frozen=True):
         return (self.git_description or "").endswith("-dirty")
 
 
-def current(recorded: RecordedInterpreter, sweep_id: str, cells: Iterable[Cell]) -> Interpreter:
-    """Return the interpreter that runs these cells of the sweep again. Raises UsageError if that is
-    impossible here, or if the cells' code has changed since."""
-    for path in (recorded.folder, recorded.python):
+def check_exist(*paths: str) -> None:
+    """Raise UsageError unless these folders and interpreters of sweeps exist here."""
+    for path in paths:
         if not os.access(path, os.X_OK):
-            raise UsageError(f"sweep {sweep_id} was run with {path}, which does not exist here")
+            raise UsageError(f"{path} does not exist here, but a sweep was run with it")
+
+
+def current(recorded: RecordedInterpreter, cells: Iterable[Cell]) -> Interpreter:
+    """Return the interpreter that runs these cells of a sweep again. Raises UsageError if that is
+    impossible here, or if the cells' code has changed since."""
+    check_exist(recorded.folder, recorded.python)
     folder = Path(recorded.folder)
     if targets(cells):
         check_unchanged(recorded, folder)
@@ -93,8 +98,7 @@ def origin(
 ) -> Iterator[Interpreter]:
     """Yield the interpreter of the baseline's side, while `here` runs the new side; its worktree
     exists as long as the context. Raises UsageError if that is impossible or pointless."""
-    if not os.access(old.python, os.X_OK):
-        raise UsageError(f"the baseline's interpreter {old.python} does not exist here")
+    check_exist(old.python)
     python = here.python if old.python == new.python else old.python
     other = Interpreter(python, here.folder)
     root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
@@ -118,9 +122,7 @@ def check_recorded(
 ) -> None:
     """Raise UsageError if these records already rule out that both sides run again here. Nothing
     that they name is run."""
-    for path in (new.folder, new.python, old.python):
-        if not os.access(path, os.X_OK):
-            raise UsageError(f"{path} does not exist here")
+    check_exist(new.folder, new.python, old.python)
     if old.python != new.python:
         return
     if is_same_code(old, new) or not targets(cells):

@@ -202,19 +202,19 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
 
     def gone(why, **changed):
         with pytest.raises(UsageError, match=why):
-            current(structs.replace(facts, **changed), "s1", [cell()])
+            current(structs.replace(facts, **changed), [cell()])
 
-    assert current(facts, "s1", [cell()]) == HERE
-    gone("which does not exist here", folder="/nowhere/at/all")
-    gone("which does not exist here", python="/nowhere/bin/python")
+    assert current(facts, [cell()]) == HERE
+    gone("does not exist here, but a sweep was run with it", folder="/nowhere/at/all")
+    gone("does not exist here, but a sweep was run with it", python="/nowhere/bin/python")
     with monkeypatch.context() as patch:  # from elsewhere it needs its folder
         patch.chdir(repository.parent)
-        assert current(facts, "s1", [cell()]) == Interpreter(folder=str(repository))
+        assert current(facts, [cell()]) == Interpreter(folder=str(repository))
     commit(repository, "two")
     gone("the sweep ran")
-    assert current(facts, "s1", [cell(OWN)]) == HERE, "no code of the folder"
+    assert current(facts, [cell(OWN)]) == HERE, "no code of the folder"
     (repository / "net.py").write_text("WIDTH = 2\n")
     facts = recorded()
-    assert current(facts, "s1", [cell()]) == HERE
+    assert current(facts, [cell()]) == HERE
     (repository / "net.py").write_text("WIDTH = 3\n")
     gone("differ from those measured")
