@@ -46,7 +46,7 @@ def cause_between(
     extra, so that this never raises an exception."""
     try:
         explanation = Explanation.of(before, after, ("before", "after"))
-        if explanation.difference_ms.value / difference_ms < LEAST:
+        if explanation.latency.ms.value / difference_ms < LEAST:
             return None
         return explanation.cause
     except NotTracedError:

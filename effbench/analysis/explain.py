@@ -286,10 +286,6 @@ class Explanation:
         return term_between("latency", self.first.latencies_ms, self.second.latencies_ms)
 
     @property
-    def difference_ms(self) -> Interval:
-        return self.latency.ms
-
-    @property
     def digits(self) -> int:
         """How many decimals of times tell the difference."""
         return digits_of(self.latency.ms.value)

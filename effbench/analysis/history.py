@@ -181,9 +181,12 @@ class History:
         """Cell key -> unique name."""
         return cell_names(self.cells.values())
 
-    def coincides(self, before: HistoryPoint, after: HistoryPoint) -> tuple[str, ...]:
-        """Return what else changed between two points."""
-        return tuple(changes_between(self.conditions(before), self.conditions(after)))
+    def add(self, change: HistoryChange) -> None:
+        """Add a change, with what else changed between its points."""
+        old = self.conditions(change.before)
+        new = self.conditions(change.after)
+        coincides = tuple(changes_between(old, new))
+        self.changes.append(replace(change, coincides=coincides))
 
     def conditions(self, point: HistoryPoint) -> Conditions:
         sweep = self.sweeps[point.at]
@@ -319,20 +322,17 @@ def judge_metric(
         state = "changed"
     history.states[state] += 1
     for change in changes:
-        before = points[change.at - 1]
-        after = points[change.at]
-        history.changes.append(
+        history.add(
             HistoryChange(
                 track=track,
                 metric=metric.name,
-                before=before,
-                after=after,
+                before=points[change.at - 1],
+                after=points[change.at],
                 old=change.before,
                 new=change.after,
                 is_worse=(change.after > change.before) == (metric.better == Better.LOWER),
                 is_last=change is changes[-1],
                 ratio=ratio_of(change),
-                coincides=history.coincides(before, after),
             )
         )
 
@@ -391,7 +391,7 @@ def judge_statuses(history: History, track: Track) -> None:
     turns = [(old, new) for old, new in pairwise(lasting) if old.is_ok != new.is_ok]
     for number, (before, after) in enumerate(turns, 1):
         failed = after if before.is_ok else before
-        history.changes.append(
+        history.add(
             HistoryChange(
                 track=track,
                 metric=STATUS,
@@ -401,7 +401,6 @@ def judge_statuses(history: History, track: Track) -> None:
                 new=after.status,
                 is_worse=before.is_ok,
                 is_last=number == len(turns),
-                coincides=history.coincides(before, after),
                 reason=failed.reason,
             )
         )

@@ -86,7 +86,7 @@ class PairReport:
                 "cause": explanation.cause,
                 "a_ms": explanation.first.latency_ms,
                 "b_ms": explanation.second.latency_ms,
-                "difference_ms": explanation.difference_ms,
+                "difference_ms": explanation.latency.ms,
                 "terms": explanation.terms,
                 "kernels": explanation.kernel_changes,
                 "host": explanation.host_changes,

@@ -66,7 +66,7 @@ def largest_term(first: list[TracedTrial], second: list[TracedTrial]) -> tuple[T
     explanation = Explanation.of(first, second, ("old", "new"))
     explained = [term for term in explanation.terms if term.name != Part.REST]
     terms = sum(term.ms.value for term in explanation.terms)
-    assert terms == pytest.approx(explanation.difference_ms.value, rel=1e-6, abs=1e-9)
+    assert terms == pytest.approx(explanation.latency.ms.value, rel=1e-6, abs=1e-9)
     print(explanation.sentence)
     return max(explained, key=lambda term: term.ms.value), explanation
 

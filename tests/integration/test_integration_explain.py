@@ -55,7 +55,7 @@ def largest_term(first, second):
 
 def assert_adds_up(explanation):
     terms = sum(term.ms.value for term in explanation.terms)
-    assert terms == pytest.approx(explanation.difference_ms.value, rel=1e-6, abs=1e-9)
+    assert terms == pytest.approx(explanation.latency.ms.value, rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize(

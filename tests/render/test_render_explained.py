@@ -97,7 +97,7 @@ def test_it_is_what_explain_says(made):
     assert choice["with"] == EAGER.key
     assert choice["sentence"] == explanation.sentence
     assert choice["b_ms"]["value"] - choice["a_ms"]["value"] == pytest.approx(
-        explanation.difference_ms.value
+        explanation.latency.ms.value
     )
     assert [term["name"] for term in choice["terms"]] == [term.name for term in explanation.terms]
     assert len(choice["kernels"]) == choice["all_kernels"] == len(explanation.kernel_changes) > 0
