@@ -16,7 +16,6 @@ import statistics
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeGuard
 
 CONFIDENCE = 0.95
 #: A mean over cells is reported as unclear if its upper bound exceeds this multiple of its lower
@@ -32,7 +31,6 @@ LEAST_TRIALS = 5
 PRIOR_SD = 0.015
 TUNED_SD = 0.08
 PRIOR_DF = 3
-_NUMBERS = (int, float)  # a tuple, because a union takes longer
 #: End of the fingerprint of kernels of which some were chosen by autotuning.
 TUNED = "-tuned"
 
@@ -85,11 +83,6 @@ class LogEstimate:
             _exp(self.value - half - self.below),
             _exp(self.value + half + self.above),
         )
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a finite number. SQLite allows text in numeric columns."""
-    return isinstance(value, _NUMBERS) and math.isfinite(value)
 
 
 def is_clear(low: float | None, high: float | None) -> bool:

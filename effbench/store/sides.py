@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,6 @@ from sqlalchemy import Connection, select
 
 from effbench.core.cell import Cell, Result, StoredEnvironment, Trial
 from effbench.core.quantities import Metric
-from effbench.stats.intervals import is_number
 from effbench.store.schema import RESULT, SWEEP
 from effbench.store.summary import CountedTrials, figure_of
 from effbench.store.sweeps import (
@@ -70,7 +70,8 @@ class ResultWithTrials(Result):
 def is_valid(value: float | None, metric: Metric) -> TypeGuard[float]:
     """Return whether this is a figure of the metric: a time or an energy of 0 was not measured; a
     count, a memory size or an error may be 0."""
-    if not is_number(value):
+    # SQLite allows text in numeric columns; a tuple, because a union takes longer
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
         return False
     return value > 0 or (value == 0 and metric.unit in ("bytes", ""))
 
