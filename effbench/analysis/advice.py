@@ -43,7 +43,8 @@ def rows_at(
     named = [row.case for row in labelled if model in (None, row.case, row.labels["model"])]
     if not named:
         known = ", ".join(by_case)
-        known = known or "none with a fixed batch size; run a sweep without stream, as in bs=1,8,64"
+        if not known:
+            known = "none with a fixed batch size; run a sweep without stream, as in bs=1,8,64"
         raise NothingFoundError(
             f"no result of {model or 'any model'} in this sweep; measured models: {known}"
         )

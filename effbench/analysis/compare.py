@@ -143,13 +143,15 @@ def compare_parts(
             f"{whole.title} has {by}={', '.join(parts)}; choose two of them with --values BEFORE"
             " AFTER, or compare two sweeps"
         )
-    old, new = (replace(parts[name], title=f"{by}={name}") for name in names)
+    before, after = names
+    old = replace(parts[before], title=f"{by}={before}")
+    new = replace(parts[after], title=f"{by}={after}")
     across = []
     if by == "gpu_name":
         across.append("hardware")
     compared = compare_sides(old, new, limits, across, by)
     if by == "mode":
-        compared.modes = [replace(line, mode=" → ".join(names)) for line in compared.modes]
+        compared.modes = [replace(line, mode=f"{before} → {after}") for line in compared.modes]
     if sweep.state != "completed":
         compared.notes.append(unfinished(whole))
     if by not in BY_ENVIRONMENT:

@@ -385,8 +385,10 @@ def judge_row(
     else:
         metric = METRICS[change.metric]
         rounds = old.figures(metric).keys() & new.figures(metric).keys()
-        is_duet = all(map(is_of_duet, rerun.duets[key].trials))
-        settle(change, row, len(rounds), AS_DUETS if is_duet else ALTERNATING)
+        method = ALTERNATING
+        if all(map(is_of_duet, rerun.duets[key].trials)):
+            method = AS_DUETS
+        settle(change, row, len(rounds), method)
     return True
 
 

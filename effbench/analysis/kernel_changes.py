@@ -110,8 +110,9 @@ class KernelChange:
 def changes_between(first: Trace, second: Trace) -> list[KernelChange]:
     """Return the kernels that differ, one row for each kind of change and kernel, largest
     difference first."""
-    counts = [Counter(map(_name_of, trace.kernels)) for trace in (first, second)]
-    alike = {name for name, _ in counts[0].items() & counts[1].items()}
+    first_counts = Counter(map(_name_of, first.kernels))
+    second_counts = Counter(map(_name_of, second.kernels))
+    alike = dict(first_counts.items() & second_counts.items())
 
     def place_of(kernel: Kernel) -> Hashable:
         """Return what kernels in the same place share: the name, if it runs as often on both
@@ -120,9 +121,9 @@ def changes_between(first: Trace, second: Trace) -> list[KernelChange]:
         return name if name in alike else _work_of(kernel)
 
     pairs = aligned(first.kernels, second.kernels, place_of)
-    blocks = _blocks(pairs)
+    blocks = list(_blocks(pairs))
     if any(KernelClass.FUSED_LOOPS in (old.name, new.name) for old, new in pairs):
-        blocks = iter([pairs])  # they do the work of several in the whole call
+        blocks = [pairs]  # they do the work of several in the whole call
     singles = chain.from_iterable(map(_changes_of, blocks))
     groups = grouped(singles, lambda change: change)
     changes = []

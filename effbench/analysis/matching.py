@@ -234,8 +234,9 @@ def names_of(environment: StoredEnvironment) -> set[str]:
 def nothing_on(sides: Sequence[Side], on: str) -> str:
     """Return that no trial ran there, and where the trials ran."""
     titles = " or ".join(dict.fromkeys(side.title for side in sides))
-    places = ", ".join(dict.fromkeys(place for side in sides for place in side.places))
-    return f"no trial of {titles} on {on!r}; trials ran on {places or 'nothing yet'}"
+    places = dict.fromkeys(chain.from_iterable(side.places for side in sides))
+    where = ", ".join(places) or "nothing yet"
+    return f"no trial of {titles} on {on!r}; trials ran on {where}"
 
 
 def at_one_place(
@@ -249,7 +250,8 @@ def at_one_place(
         if not side.environments:
             raise NothingFoundError(f"{side.title} has no trial yet: there is nothing to compare")
     shared = before.places.keys() & after.places.keys()
-    before, after = (_at_only_place(side, shared) for side in (before, after))
+    before = _at_only_place(before, shared)
+    after = _at_only_place(after, shared)
     if before.hardware != after.hardware and "hardware" not in across:
         raise NothingFoundError(
             f"not comparable: {before.hardware} and {after.hardware}; --across hardware compares"

@@ -39,15 +39,11 @@ def frame_of(results: Sequence[Result]) -> pd.DataFrame:
     columns = {}
     for path in paths:
         _, _, name = path.rpartition(".")
-        column = name if taken[name] == 1 else path
-        columns[column] = path
+        if taken[name] > 1:
+            name = path
+        columns[name] = path
     lines = []
-    for result, values, title in zip(
-        results,
-        settings,
-        row_names(results),
-        strict=True,
-    ):
+    for result, values, title in zip(results, settings, row_names(results), strict=True):
         parameters = {column: values.get(path) for column, path in columns.items()}
         figures = {name: figure_of(result, name, title) for name in NUMBERS}
         lines.append(parameters | vars(result) | figures)
