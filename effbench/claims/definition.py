@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from effbench.core.errors import ConfigError, suggest
-from effbench.core.printable import describe
+from effbench.core.printable import describe, one_line
 from effbench.core.python_files import module_of
 
 #: The shipped experiments: in a wheel, or in a checkout in the repository's top folder.
@@ -139,20 +141,31 @@ def load(path: Path) -> Experiment:
         name=name_of(path),
         question=question_of(values["__doc__"]),
         path=path,
-        sweeps=values.get("SWEEPS", {}),
+        sweeps=sweeps_of(path, values.get("SWEEPS", {})),
         claims=claims,
         checks=checks,
     )
-    known = ["rows", *experiment.sweeps, *checks]
     for claim in claims:
-        if claim.needs not in list(GPUS):
-            raise ConfigError(
-                f"{path}: claim {claim.id} needs {claim.needs!r}; expected 'cuda' or 'two GPUs'"
-            )
-        inputs = claim.inputs or ["nothing"]
-        if not claim.not_measurable and not set(inputs) <= set(known):
-            raise ConfigError(
-                f"{path}: claim {claim.id} takes {', '.join(inputs)}; expected some of"
-                f" {', '.join(known)}"
-            )
+        check_claim(claim, experiment)
     return experiment
+
+
+def sweeps_of(path: Path, value: Any) -> dict[str, list[str]]:
+    """Return the sweeps of an experiment's file. Raises ConfigError."""
+    try:
+        return msgspec.convert(value, dict[str, list[str]])
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"{path}: SWEEPS: {one_line(error)}. Example: {{'main': ['model=mlp', 'bs=1,8']}}"
+        ) from error
+
+
+def check_claim(claim: Claim, experiment: Experiment) -> None:
+    """Raise ConfigError if a claim needs or takes something that the experiment cannot give."""
+    place = f"{experiment.path}: claim {claim.id}"
+    if claim.needs not in list(GPUS):
+        raise ConfigError(f"{place} needs {claim.needs!r}; expected 'cuda' or 'two GPUs'")
+    known = ["rows", *experiment.sweeps, *experiment.checks]
+    inputs = claim.inputs or ["nothing"]
+    if not claim.not_measurable and not set(inputs) <= set(known):
+        raise ConfigError(f"{place} takes {', '.join(inputs)}; expected some of {', '.join(known)}")

@@ -68,6 +68,12 @@ MISTAKES = [
     (', unit="×"', ', unti="×"', "got an unexpected keyword argument 'unti'"),
     (', unit="×"', ', needs="CUDA"', "claim wider needs 'CUDA'; expected 'cuda' or 'two GPUs'"),
     ("GPU_SECONDS = 20", 'NEEDS = ["cuda"]', "needs ['cuda']; expected 'cuda' or 'two GPUs'"),
+    ('["model=tiny", "model.module.width=16,64"]', '"model=tiny"', "SWEEPS: Expected `array`, got"),
+    (
+        '{"main": ["model=tiny", "model.module.width=16,64"]}',
+        '["bs=1"]',
+        "SWEEPS: Expected `object`",
+    ),
     (', not_measurable="it is about words"', "", "claim about takes nothing; expected some of"),
     (
         "def wider(main, count)",
