@@ -31,7 +31,7 @@ from effbench.core.errors import NothingFoundError
 from effbench.core.labels import grouped
 from effbench.core.printable import count, listed, one_line
 from effbench.core.trace import Trace
-from effbench.stats.intervals import Interval, log_difference, mean_of
+from effbench.stats.intervals import Interval, LogEstimate, log_difference, mean_of
 from effbench.store.trials import TracedTrial
 
 #: A part that is a smaller fraction of the difference is not named, without intervals and in the
@@ -85,12 +85,16 @@ VERBS = {"host": "the host takes", "idle": "the GPU waits", "Python": "Python ta
 def difference_of(first: Sequence[float], second: Sequence[float]) -> Interval:
     """Return the mean of `second` - the mean of `first` with Welch's interval; without bounds if a
     side has a single value."""
-    difference = log_difference(mean_of(second), mean_of(first))
-    ms = difference.value
-    if difference.error is None:
-        return Interval(ms)
-    half = difference.half_width()
-    return Interval(ms, ms - half, ms + half)
+    return interval_of(log_difference(mean_of(second), mean_of(first)))
+
+
+def interval_of(ms: LogEstimate) -> Interval:
+    """Return an estimate of ms, not of a logarithm, with its bounds; without them if its error is
+    unknown."""
+    if ms.error is None:
+        return Interval(ms.value)
+    half = ms.half_width()
+    return Interval(ms.value, ms.value - half, ms.value + half)
 
 
 def is_certain(ms: Interval, least_ms: float) -> bool:
@@ -132,7 +136,7 @@ class Breakdown:
     @property
     def latency_ms(self) -> Interval:
         """The mean latency: the sum of the terms."""
-        return difference_of(NOTHING_MS, self.latencies_ms)
+        return interval_of(mean_of(self.latencies_ms))
 
     @property
     def typical(self) -> Trace:
