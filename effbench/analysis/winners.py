@@ -47,7 +47,8 @@ def winners(point: Sequence[LabelledResult], metric: str) -> list[LabelledResult
         may_win = _is_tied_reference(row, best, metric) or _may_be_better(row, best, decisive)
         if may_win and row not in winning:
             winning.append(row)
-    if any(_is_far_apart(row, best, decisive) for row in winning):
+    costs = [_cost(row, decisive).value for row in winning]
+    if max(costs) - costs[0] > math.log(FAR_APART):
         return []
     return winning
 
@@ -96,11 +97,6 @@ def _cost(result: Result, metric: str) -> LogEstimate:
     if METRICS[metric].better is Better.HIGHER:
         return replace(estimate, value=-estimate.value)
     return estimate
-
-
-def _is_far_apart(result: Result, best: Result, metric: str) -> bool:
-    """Return whether two results differ too much to tie."""
-    return _cost(result, metric).value - _cost(best, metric).value > math.log(FAR_APART)
 
 
 def _is_tied_reference(result: Result, best: Result, metric: str) -> bool:

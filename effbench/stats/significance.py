@@ -151,12 +151,9 @@ def is_decided(
     if low is None or high is None:
         return False
     most = 1 + floor
-    least = 1 / most
-    is_slower = low > most
-    if only_slowdowns:
-        return is_slower or high <= most
-    is_inside = least <= low and high <= most
-    return is_slower or is_inside or high < least
+    if low <= most < high:
+        return False
+    return only_slowdowns or not low < 1 / most <= high
 
 
 def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
