@@ -89,6 +89,7 @@ document.addEventListener("DOMContentLoaded", async () => {
         element("span", { class: "sub", text: interval }),
       );
     });
+    const bottleneck = entry.bound ? ` · bottleneck: ${entry.bound}` : "";
     const history = new URLSearchParams({ cell: key, on: index.hardware }); // other machines have the same cell
     return element(
       "div",
@@ -114,7 +115,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       element(
         "p",
         { class: "caption" },
-        `key ${key.slice(0, 12)} · trials used: ${entry.count}${entry.bound ? ` · bottleneck: ${entry.bound}` : ""} · `,
+        `key ${key.slice(0, 12)} · trials used: ${entry.count}${bottleneck} · `,
         element("a", {
           href: `speedups.html#${new URLSearchParams(entry.labels)}`,
           text: "other modes",
@@ -132,73 +133,61 @@ document.addEventListener("DOMContentLoaded", async () => {
     ({ trials }) =>
     (position) => {
       const { round, attempt } = trials[position];
-      return `round ${round + 1}${attempt ? `, try ${attempt + 1}` : ""}`;
+      const name = `round ${round + 1}`;
+      return attempt ? `${name}, try ${attempt + 1}` : name;
     };
 
+  /** Show what is known about the trials that are not ok. */
   function errors(entry) {
-    return section(
-      "errors",
-      "Trials that are not ok",
-      ...entry.errors.flatMap((one) => [
-        element(
-          "h3",
-          {},
-          element("span", { class: "status", text: one.status }),
-          ` ${one.trials.map(labels(entry)).join(", ")}${one.phase ? ` · last phase ${one.phase}` : ""}`,
-        ),
-        element("p", { text: one.reason || "no reason recorded" }),
-        one.traceback && pre(one.traceback),
-        one.log && folded(null, "end of the process's log", pre(one.log)),
-      ]),
-    );
+    const children = entry.errors.flatMap((error) => {
+      const names = error.trials.map(labels(entry)).join(", ");
+      const phase = error.phase ? ` · last phase ${error.phase}` : "";
+      const status = element("span", { class: "status", text: error.status });
+      return [
+        element("h3", {}, status, ` ${names}${phase}`),
+        element("p", { text: error.reason || "no reason recorded" }),
+        error.traceback && pre(error.traceback),
+        error.log && folded(null, "end of the process's log", pre(error.log)),
+      ];
+    });
+    return section("errors", "Trials that are not ok", ...children);
   }
 
   const notTraced = (entry) => text(`This cell was not traced: ${entry.not_traced}.`);
 
-  function again(entry) {
-    if (!entry.command)
-      return section(
-        "again",
-        "Run it again",
-        text(
-          "No command to show: the sweep was imported, or did not record how to run its cells. Review the parameters below.",
-          "p",
-          "note",
-        ),
-      );
+  /** Show the command that measures the cell again. */
+  function again({ command }) {
+    const title = "Run it again";
+    if (!command) {
+      const why =
+        "No command to show: the sweep was imported, or did not record how to run its cells. Review the parameters below.";
+      return section("again", title, text(why, "p", "note"));
+    }
+    const what = "This command measures the same cell (with the same key) under the same protocol.";
     const button = element("button", {
       type: "button",
       class: "quiet",
       text: "copy",
-      onclick: () => copy(entry.command, button),
+      onclick: () => copy(command, button),
     });
-    return section(
-      "again",
-      "Run it again",
-      text("This command measures the same cell (with the same key) under the same protocol."),
-      pre(entry.command, "command"),
-      button,
-    );
+    return section("again", title, text(what), pre(command, "command"), button);
   }
 
   function kernels({ calls, kernels_in_graphs: inGraphs, top }) {
-    const line = `The kernels with the most GPU time in a profiled pass${calls ? ` of ${number(calls, "call")}` : ""}. In CUDA graphs: ${number(inGraphs || 0, "kernel")} per call.`;
+    const ofCalls = calls ? ` of ${number(calls, "call")}` : "";
+    const line = `The kernels with the most GPU time in a profiled pass${ofCalls}. In CUDA graphs: ${number(inGraphs || 0, "kernel")} per call.`;
     const columns = [
       { title: "kernel", wide: true },
-      ...["per call (ms)", "GPU time (%)", "launches per call"].map((name) => ({
-        title: name,
-        numeric: true,
-      })),
+      { title: "per call (ms)", numeric: true },
+      { title: "GPU time (%)", numeric: true },
+      { title: "launches per call", numeric: true },
     ];
+    const rows = top.map(({ name, ms, share, count }) => [name, ms, 100 * share, count]);
     return section(
       "kernels",
       "Kernels",
       text(line),
-      table(
-        columns,
-        top.map((kernel) => [kernel.name, kernel.ms, 100 * kernel.share, kernel.count]),
-        "Kernels with the most GPU time",
-      ),
+      table(columns, rows, "Kernels with the most GPU time"),
     );
   }
 
@@ -206,11 +195,11 @@ document.addEventListener("DOMContentLoaded", async () => {
   function trials(entry, facts) {
     const shown = (value, name) => {
       if (typeof value === "boolean") return value ? "yes" : "no";
-      if (typeof value === "number" && name.endsWith("_bytes"))
-        return { text: bytes(value), value };
-      return typeof value === "string" && value.length > 30
-        ? { text: `${value.slice(0, 26)}…`, value, hint: value }
-        : value;
+      const isBytes = typeof value === "number" && name.endsWith("_bytes");
+      if (isBytes) return { text: bytes(value), value };
+      const isWide = typeof value === "string" && value.length > 30;
+      if (isWide) return { text: `${value.slice(0, 26)}…`, value, hint: value };
+      return value;
     };
     const rows = facts.map(([name, values]) => [
       name,
@@ -224,37 +213,31 @@ document.addEventListener("DOMContentLoaded", async () => {
   }
 
   function metrics(entry) {
-    const rows = Object.entries(entry.results).map(
-      ([name, { value, text: shown, interval, mark }]) => [
-        index.metrics[name].title,
-        { text: shown, value, ...(mark ? { tone: "marked", hint: mark } : {}) },
-        interval ?? "",
-        index.metrics[name].help,
-      ],
-    );
-    return section(
-      "metrics",
-      "All metrics",
-      table(
-        [
-          { title: "metric" },
-          { title: "value", numeric: true },
-          { title: "95 % interval" },
-          { title: "meaning", wide: true },
-        ],
-        rows,
-        "All metrics of this cell",
-      ),
-    );
+    const columns = [
+      { title: "metric" },
+      { title: "value", numeric: true },
+      { title: "95 % interval" },
+      { title: "meaning", wide: true },
+    ];
+    const rows = Object.entries(entry.results).map(([name, result]) => {
+      const { value, text: shown, interval, mark } = result;
+      const { title: metric, help } = index.metrics[name];
+      const cell = { text: shown, value };
+      if (mark) Object.assign(cell, { tone: "marked", hint: mark });
+      return [metric, cell, interval ?? "", help];
+    });
+    return section("metrics", "All metrics", table(columns, rows, "All metrics of this cell"));
   }
 
-  function more(texts) {
-    const facts = texts.flatMap(([name, values]) =>
-      [text(name, "dt"), ...new Set(values.filter((one) => one !== null))].map((one) =>
-        one instanceof Element ? one : text(String(one), "dd", "reason"),
-      ),
-    );
-    return section("more", "Other texts", element("dl", {}, ...facts));
+  /** Show the facts that are long texts: each different one of the trials. */
+  function more(facts) {
+    const list = element("dl");
+    for (const [name, values] of facts) {
+      list.append(text(name, "dt"));
+      const known = new Set(values.filter((value) => value !== null));
+      for (const value of known) list.append(text(String(value), "dd", "reason"));
+    }
+    return section("more", "Other texts", list);
   }
 
   function parameters(entry) {

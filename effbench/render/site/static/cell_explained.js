@@ -13,8 +13,10 @@
   const isZero = (value, digits) => Number(value.toFixed(digits)) === 0;
   const fixed = (value, digits) => (isZero(value, digits) ? 0 : value).toFixed(digits);
   /** Return a difference with its sign; one that rounds to 0 has none. */
-  const signed = (value, digits) =>
-    `${value > 0 && !isZero(value, digits) ? "+" : ""}${fixed(value, digits)}`;
+  function signed(value, digits) {
+    const isMore = value > 0 && !isZero(value, digits);
+    return isMore ? `+${fixed(value, digits)}` : fixed(value, digits);
+  }
   const bounds = ({ low, high }, digits) =>
     low === null ? "" : `${signed(low, digits)} to ${signed(high, digits)}`;
 
@@ -124,11 +126,11 @@
     const number = (title) => ({ title, numeric: true });
     const exact = (value) => ({ text: fixed(value, digits), value });
     if (!choice.with) return { columns: [number("ms")], cells: ({ second_ms: ms }) => [exact(ms)] };
-    const difference = (value) => ({
-      text: signed(value, digits),
-      value,
-      tone: isZero(value, digits) ? null : value > 0 ? "bad" : "good",
-    });
+    const toneOf = (value) => {
+      if (isZero(value, digits)) return null;
+      return value > 0 ? "bad" : "good";
+    };
+    const difference = (value) => ({ text: signed(value, digits), value, tone: toneOf(value) });
     return {
       columns: [number(`${choice.a} (ms)`), number(`${mode} (ms)`), number("difference")],
       cells: ({ first_ms: first, second_ms: second }) => [
@@ -137,6 +139,12 @@
         difference(second - first),
       ],
     };
+  }
+
+  const changeOf = ({ kind, into }) => (into ? `${kind} into ${into}` : kind);
+  function namesOf(kernel) {
+    const names = new Set([kernel.first_name, kernel.second_name]);
+    return [...names].filter(Boolean).join(" → ");
   }
 
   /** Return the waterfall's numbers, the kernels that differ, and what the host did. */
@@ -160,7 +168,8 @@
       ),
     ];
     if (kernels.length) {
-      const title = `${device === "cpu" ? "Operators" : "Kernels"} that differ (${kernels.length} of ${choice.all_kernels} kinds)`;
+      const Noun = device === "cpu" ? "Operators" : "Kernels";
+      const title = `${Noun} that differ (${kernels.length} of ${choice.all_kernels} kinds)`;
       parts.push(
         element("h3", { text: title }),
         table(
@@ -174,8 +183,8 @@
           ],
           kernels.map((kernel) => [
             kernel.count,
-            { text: `${kernel.kind}${kernel.into ? ` into ${kernel.into}` : ""}`, tone: "nowrap" },
-            [...new Set([kernel.first_name, kernel.second_name])].filter(Boolean).join(" → "),
+            { text: changeOf(kernel), tone: "nowrap" },
+            namesOf(kernel),
             kernel.kernel_class,
             ...cells(kernel),
           ]),

@@ -111,8 +111,11 @@
         caption.textContent = "No sample is a finite number.";
         return;
       }
-      if (above)
-        caption.textContent += ` ${above} of them ${above === 1 ? "is" : "are"} above the frame, up to ${Number(most.toPrecision(4))} ms; autoscale shows them.`;
+      if (above) {
+        const verb = above === 1 ? "is" : "are";
+        const largest = Number(most.toPrecision(4));
+        caption.textContent += ` ${above} of them ${verb} above the frame, up to ${largest} ms; autoscale shows them.`;
+      }
       window.effbench.show(chart, spec);
       place.dataset.timer = timer.name;
     }

@@ -19,23 +19,25 @@
     return { low: work / time.high, high: work / time.low }; // a longer period means less throughput
   }
 
+  /** Return how far the interval of a point extends above and below its value; 0 if it is not drawn. */
+  function errorOf(point, metric) {
+    const none = { above: 0, below: 0 };
+    const value = valueOf(point, metric);
+    if (value === null || point.status !== "ok") return none;
+    const { low, high } = boundsOf(point, metric);
+    if (!low || !high || high > TOO_WIDE * low) return none;
+    return { above: high - value, below: value - low };
+  }
+
   function errorBars(points, metric) {
-    const above = [],
-      below = [];
-    for (const point of points) {
-      const value = valueOf(point, metric);
-      const { low, high } = value === null || point.status !== "ok" ? {} : boundsOf(point, metric);
-      const isDrawn = low && high && high <= TOO_WIDE * low;
-      above.push(isDrawn ? high - value : 0);
-      below.push(isDrawn ? value - low : 0);
-    }
+    const errors = points.map((point) => errorOf(point, metric));
     return {
       type: "data",
       symmetric: false,
       thickness: 1.2,
       width: 3,
-      array: above,
-      arrayminus: below,
+      array: errors.map(({ above }) => above),
+      arrayminus: errors.map(({ below }) => below),
     };
   }
 
@@ -48,9 +50,8 @@
     for (const metric of [...figure.metrics, ...figure.hover]) {
       if (valueOf(point, metric) === null) continue;
       const { text, interval } = point.figures[metric];
-      lines.push(
-        `${safe(index.metrics[metric])}: ${text}${interval ? ` (95 %: ${interval})` : ""}`,
-      );
+      const bounds = interval ? ` (95 %: ${interval})` : "";
+      lines.push(`${safe(index.metrics[metric])}: ${text}${bounds}`);
     }
     lines.push(`trials: ${point.trials}`);
     if (point.mark !== null) lines.push(`~ marked: ${safe(short(point.mark, 160))}`);
@@ -113,49 +114,52 @@
 
   // --- kinds of figures ---
 
+  const okValue = (point, metric) => (point.status === "ok" ? valueOf(point, metric) : null);
+  const withFigures = (modes, metric) => modes.filter((points) => known(points, metric).length);
+  const okValues = (modes, metric) =>
+    modes
+      .flat()
+      .map((point) => okValue(point, metric))
+      .filter((value) => value !== null);
+
   /** A line per mode on logarithmic axes (fractions: from zero); for a single size, a row of dots per mode. Lines break at results that are not ok. */
   function lines(modes, sizes, figure, index) {
+    if (sizes.length === 1) return rowsOfDots(modes, sizes, figure, index);
     const [metric] = figure.metrics;
-    const shown = modes.filter((points) => known(points, metric).length);
-    const value = (point) => (point.status === "ok" ? valueOf(point, metric) : null);
-    const values = shown.flatMap((points) => points.map(value)).filter((number) => number !== null);
-    const data = shown.map((points, row) => {
-      const style = index.modes[points[0].mode];
-      const bars = errorBars(points, metric);
-      if (sizes.length === 1)
-        return trace(points, figure, index, symbols(points, index), {
-          x: points.map(value),
-          y: points.map(() => row),
-          error_x: bars,
-        });
+    const shown = withFigures(modes, metric);
+    const data = shown.map((points) => {
+      const { color, dash } = index.modes[points[0].mode];
       return trace(points, figure, index, symbols(points, index), {
         x: points.map((point) => point.x),
-        y: points.map(value),
+        y: points.map((point) => okValue(point, metric)),
         mode: "lines+markers",
-        line: { color: style.color, dash: style.dash, width: 1.8 },
-        error_y: bars,
+        line: { color, dash, width: 1.8 },
+        error_y: errorBars(points, metric),
       });
     });
-    if (sizes.length > 1)
-      return {
-        data,
-        layout: {
-          height: 290,
-          xaxis: xAxis(sizes, index.axis.title),
-          yaxis: figure.is_fraction
-            ? axis(figure.quantity, { rangemode: "tozero" })
-            : logAxis(figure.quantity, values),
-        },
-      };
-    const title = `${figure.quantity}, ${safe(index.axis.label)} ${sizes[0]}`;
-    return {
-      data,
-      layout: {
-        height: 90 + 26 * shown.length,
-        xaxis: smallAxis(title, values),
-        yaxis: modeAxis(shown.map(([point]) => point.mode)),
-      },
+    const fromZero = axis(figure.quantity, { rangemode: "tozero" });
+    const yaxis = figure.is_fraction ? fromZero : logAxis(figure.quantity, okValues(shown, metric));
+    return { data, layout: { height: 290, xaxis: xAxis(sizes, index.axis.title), yaxis } };
+  }
+
+  /** A row per mode with the dot of the single size. */
+  function rowsOfDots(modes, [size], figure, index) {
+    const [metric] = figure.metrics;
+    const shown = withFigures(modes, metric);
+    const data = shown.map((points, row) =>
+      trace(points, figure, index, symbols(points, index), {
+        x: points.map((point) => okValue(point, metric)),
+        y: points.map(() => row),
+        error_x: errorBars(points, metric),
+      }),
+    );
+    const title = `${figure.quantity}, ${safe(index.axis.label)} ${size}`;
+    const layout = {
+      height: 90 + 26 * shown.length,
+      xaxis: smallAxis(title, okValues(shown, metric)),
+      yaxis: modeAxis(shown.map(([point]) => point.mode)),
     };
+    return { data, layout };
   }
 
   /** Bars grouped by size; those of further metrics are hatched, in front of the first. */

@@ -8,18 +8,14 @@
   function text(cell) {
     if (cell === null || cell === undefined) return "—";
     if (typeof cell === "object") return cell.text ?? ""; // an empty text is not sent
-    return typeof cell === "number" && !Number.isInteger(cell)
-      ? String(Number(cell.toPrecision(4)))
-      : String(cell);
+    const isFraction = typeof cell === "number" && !Number.isInteger(cell);
+    return isFraction ? String(Number(cell.toPrecision(4))) : String(cell);
   }
 
   /** Create a table cell with its link, glyph, second line and classes. */
   function filled(cell, column) {
-    const td = element("td", {
-      class:
-        [column.numeric && "num", column.wide && "reason", cell?.tone].filter(Boolean).join(" ") ||
-        null,
-    });
+    const classes = [column.numeric && "num", column.wide && "reason", cell?.tone].filter(Boolean);
+    const td = element("td", { class: classes.join(" ") || null });
     if (cell === null || typeof cell !== "object") {
       td.textContent = text(cell);
       return td;
@@ -44,14 +40,37 @@
     return td;
   }
 
+  /** Create a row of these columns. With one link target, it is clickable as a whole; its link serves the keyboard. */
+  function rowOf(row, columns) {
+    const made = element("tr");
+    made.append(...columns.map(({ column, index }) => filled(row[index], column)));
+    const [target, ...others] = new Set(row.map((cell) => cell?.href).filter(Boolean));
+    if (target && !others.length) {
+      made.className = "leads";
+      made.addEventListener("click", (event) => {
+        const isOnText = event.target.closest("a, button") || String(getSelection());
+        if (!isOnText) location.href = target;
+      });
+    }
+    return made;
+  }
+
   /** Return the value that a cell is sorted by; null comes last in both directions. */
   const sortable = (cell, { numeric }) => {
     const exact = value(cell);
     if (numeric) return typeof exact === "number" ? exact : null;
-    return exact === null || exact === undefined || exact === "" || exact === "—"
-      ? null
-      : String(exact).toLowerCase();
+    const isEmpty = [null, undefined, "", "—"].includes(exact);
+    return isEmpty ? null : String(exact).toLowerCase();
   };
+
+  /** Compare two values of `sortable` in a direction: below 0 if `a` comes first. */
+  function compare(a, b, direction) {
+    if (a === b) return 0;
+    if (a === null) return 1;
+    if (b === null) return -1;
+    const up = Number.isNaN(a - b) ? natural.compare(a, b) : a - b; // also of texts that are numbers
+    return direction === "asc" ? up : -up;
+  }
 
   function csv(columns, rows) {
     const quote = (item) => (/[",\n\r]/.test(item) ? `"${item.replace(/"/g, '""')}"` : item);
@@ -162,8 +181,9 @@
 
     /** A click sorts upwards, then downwards, then not at all. */
     function sortBy(index) {
-      if (!order || order.column !== index) order = { column: index, direction: "asc" };
-      else order = order.direction === "asc" ? { column: index, direction: "desc" } : null;
+      if (order?.column !== index) order = { column: index, direction: "asc" };
+      else if (order.direction === "asc") order = { column: index, direction: "desc" };
+      else order = null;
       changed();
     }
 
@@ -173,10 +193,7 @@
       const { column: by, direction } = order || {};
       if (order) {
         const keyed = shown.map((row) => ({ key: sortable(row[by], source.columns[by]), row }));
-        keyed.sort(({ key: a }, { key: b }) => {
-          const up = Number.isNaN(a - b) ? natural.compare(a, b) : a - b; // also of texts that are numbers
-          return a === b ? 0 : a === null ? 1 : b === null ? -1 : direction === "asc" ? up : -up;
-        });
+        keyed.sort((a, b) => compare(a.key, b.key, direction));
         shown = keyed.map(({ row }) => row);
       }
       heads.forEach((head, index) => {
@@ -194,42 +211,27 @@
       const visible = source.columns
         .map((column, index) => ({ column, index }))
         .filter(({ index }) => !hidden.has(index));
-      const rows = shown.slice(page * size, (page + 1) * size).map((row) => {
-        // a row with one link target is clickable as a whole; its link serves the keyboard
-        const links = new Set(row.map((cell) => cell?.href).filter(Boolean));
-        const lead =
-          links.size === 1
-            ? {
-                class: "leads",
-                onclick: (event) => {
-                  if (!event.target.closest("a, button") && !String(getSelection()))
-                    row.some((cell) => cell?.href && (location.href = cell.href));
-                },
-              }
-            : {};
-        return element(
-          "tr",
-          lead,
-          ...visible.map(({ column, index }) => filled(row[index], column)),
-        );
-      });
-      if (!rows.length)
-        rows.push(
-          element(
-            "tr",
-            {},
-            element("td", {
-              colspan: visible.length,
-              text: source.rows.length ? "No row matches the filters." : "No rows.",
-            }),
-          ),
-        );
+      const rows = shown.slice(page * size, (page + 1) * size).map((row) => rowOf(row, visible));
+      if (!rows.length) {
+        const why = source.rows.length ? "No row matches the filters." : "No rows.";
+        rows.push(element("tr", {}, element("td", { colspan: visible.length, text: why })));
+      }
       body.replaceChildren(...rows);
       if (!long) return;
       const first = shown.length ? page * size + 1 : 0;
-      info.textContent = `${first} to ${Math.min((page + 1) * size, shown.length)} of ${shown.length} rows${shown.length < source.rows.length ? ` (${source.rows.length} in all)` : ""}`;
+      const end = Math.min((page + 1) * size, shown.length);
+      info.textContent = `${first} to ${end} of ${shown.length} rows`;
+      if (shown.length < source.rows.length) {
+        info.textContent += ` (${source.rows.length} in all)`;
+      }
+      pager.replaceChildren(...pageButtons(page));
+    }
+
+    /** Return the buttons of the pages near this one; none if there is one page. */
+    function pageButtons(page) {
       const last = Math.ceil(shown.length / size) - 1;
-      const step = (to, name, label) =>
+      if (last < 1) return [];
+      const button = (to, name, label) =>
         element("button", {
           type: "button",
           "aria-label": label,
@@ -238,41 +240,41 @@
           text: name,
           onclick: () => turn(to),
         });
-      const near = [...new Set([0, page - 1, page, page + 1, last])].filter(
-        (one) => one >= 0 && one <= last,
-      );
-      pager.replaceChildren(
-        ...(last < 1
-          ? []
-          : [
-              step(page - 1, "‹", "previous page"),
-              ...near.map((one) => step(one, String(one + 1), `page ${one + 1}`)),
-              step(page + 1, "›", "next page"),
-            ]),
-      );
+      const near = new Set([0, page - 1, page, page + 1, last]);
+      const pages = [...near].filter((one) => one >= 0 && one <= last);
+      return [
+        button(page - 1, "‹", "previous page"),
+        ...pages.map((one) => button(one, String(one + 1), `page ${one + 1}`)),
+        button(page + 1, "›", "next page"),
+      ];
     }
 
-    source.columns.forEach((column, index) => {
-      const values = column.filter ? [...new Set(source.rows.map((row) => text(row[index])))] : [];
-      if (values.length < 2) return;
-      const wanted = given.filters && given.filters.get(index);
-      if (wanted && values.includes(wanted)) filters.set(index, wanted);
+    /** Return the choice of a column's values, null with fewer than two of them. */
+    function filterOf(column, index) {
+      const values = new Set(source.rows.map((row) => text(row[index])));
+      if (values.size < 2) return null;
+      const wanted = given.filters?.get(index);
+      if (wanted && values.has(wanted)) filters.set(index, wanted);
       const select = element(
         "select",
         { "data-column": column.title },
         element("option", { value: "", text: "all" }),
-        ...values
-          .filter(Boolean)
-          .map((name) =>
-            element("option", { value: name, text: name, selected: name === filters.get(index) }),
-          ),
       );
+      for (const name of [...values].filter(Boolean)) {
+        const selected = name === filters.get(index);
+        select.append(element("option", { value: name, text: name, selected }));
+      }
       select.addEventListener("change", () => {
         if (select.value === "") filters.delete(index);
         else filters.set(index, select.value);
         changed();
       });
-      choices.append(element("label", {}, `${column.title} `, select));
+      return element("label", {}, `${column.title} `, select);
+    }
+
+    source.columns.forEach((column, index) => {
+      const filter = column.filter ? filterOf(column, index) : null;
+      if (filter) choices.append(filter);
     });
     if (long) {
       const input = element("input", { type: "search", placeholder: "any text", value: search });
@@ -282,10 +284,7 @@
       });
       choices.append(element("label", {}, "search ", input));
     }
-    for (const [name, write] of [
-      ["Markdown", markdown],
-      ["CSV", csv],
-    ]) {
+    for (const [name, write] of Object.entries({ Markdown: markdown, CSV: csv })) {
       const button = element("button", {
         type: "button",
         class: "quiet",

@@ -11,6 +11,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   const eventList = document.getElementById("series-events");
   const numbers = section.querySelector("details");
   const GRAY = "#7d8590";
+  const NO_REASON = "no reason recorded";
 
   let index, sweepsOfSite;
   try {
@@ -30,6 +31,10 @@ document.addEventListener("DOMContentLoaded", async () => {
     if (unit === "×") return `${value >= 0.0995 ? value.toFixed(2) : value.toPrecision(2)}×`;
     return unit ? `${significant(value)} ${unit}` : String(Number(value.toPrecision(3)));
   }
+  const titleOf = (name) => {
+    const { title: metric, unit } = index.metrics[name];
+    return unit ? `${metric} (${unit})` : metric;
+  };
   const sweepName = (at) => {
     const { id, name, label } = index.sweeps[at];
     return label || name || id;
@@ -41,12 +46,12 @@ document.addEventListener("DOMContentLoaded", async () => {
     const [id, name] = (series || "").split(".");
     if (index.lines[id]) return { id, metric: name };
     if (cell) {
-      const found = Object.keys(index.lines).find(
-        (one) =>
-          cell.length >= 6 &&
-          (!on || index.lines[one].hardware === on) &&
-          (index.lines[one].key.startsWith(cell) || cell.startsWith(index.lines[one].key)),
-      );
+      const isWanted = ({ key, hardware }) => {
+        const isHere = !on || hardware === on;
+        return isHere && (key.startsWith(cell) || cell.startsWith(key));
+      };
+      const ids = Object.keys(index.lines);
+      const found = ids.find((one) => cell.length >= 6 && isWanted(index.lines[one]));
       if (found) return { id: found, metric: metric || choice.value };
       return { missing: `The cell ${cell} has no history in this database.` };
     }
@@ -76,91 +81,101 @@ document.addEventListener("DOMContentLoaded", async () => {
       ({ sweep, hardware }) => sweep === index.sweeps[line.at[i]].id && hardware === facts.hardware,
     );
     if (!held) return null;
-    return `${held.folder}/cell.html#cell=${encodeURIComponent(facts.key)}${held.environments > 1 ? `&env=${encodeURIComponent(line.environments[i])}` : ""}`;
+    const view = new URLSearchParams({ cell: facts.key });
+    if (held.environments > 1) view.set("env", line.environments[i]);
+    return `${held.folder}/cell.html#${view}`;
   }
 
-  /** Return the series as a Plotly figure. */
-  function figure(line, facts, name) {
-    const { values = [], low } = line.figures[name] || {};
-    const color = index.modes[facts.mode].color;
-    const at = line.at;
-    const events = line.events.filter(
-      (event) => event.metric === name || event.metric === "status",
-    );
-    const hover = at.map((sweep, i) => {
-      const { id, label, date, time } = index.sweeps[sweep];
-      const bounds = boundsOf(line, name, i);
-      const interval = bounds
-        ? `95 % interval ${format(name, bounds.low)} to ${format(name, bounds.high)}`
-        : "";
-      const bad = line.status[i];
-      const state = bad ? `${bad.status}: ${short(bad.reason || "no reason recorded", 90)}` : "";
-      const why = markOf(line, name, i);
-      return [
-        `<b>${why ? "~" : ""}${safe(format(name, values[i]))}</b>`,
-        safe(interval),
-        why ? safe(`marked: ${short(why, 90)}`) : "",
-        `${line.trials[i]} trial${line.trials[i] === 1 ? "" : "s"}`,
-        safe(state),
-        safe(label ? `${short(label, 60)} · ${id}` : id),
-        `${safe(`${date} ${time}`)} UTC`,
-        cellOf(line, facts, i) ? "click to open its cell" : "",
-      ]
-        .filter(Boolean)
-        .join("<br>");
-    });
-    const data = [];
-    const x = [],
-      y = [],
-      over = [],
-      under = [],
-      text = [],
-      symbol = [];
-    for (let i = 0; i < at.length; i += 1) {
-      if (!drawn(line, name, i)) {
-        if (x.length) {
-          x.push(i);
-          y.push(null);
-          over.push(0);
-          under.push(0);
-          text.push("");
-          symbol.push("circle");
-        }
-        continue;
-      }
-      x.push(i);
-      y.push(values[i]);
-      text.push(hover[i]);
-      symbol.push(markOf(line, name, i) ? "circle-open" : "circle");
-      const bounds = boundsOf(line, name, i);
-      over.push(bounds ? bounds.high - values[i] : 0);
-      under.push(bounds ? values[i] - bounds.low : 0);
+  /** Return the text on hover over a point. */
+  function hover(line, facts, name, i) {
+    const { id, label, date, time } = index.sweeps[line.at[i]];
+    const value = format(name, line.figures[name]?.values[i]);
+    const bounds = boundsOf(line, name, i);
+    const why = markOf(line, name, i);
+    const bad = line.status[i];
+    const trials = line.trials[i];
+    const lines = [`<b>${why ? "~" : ""}${safe(value)}</b>`];
+    if (bounds) {
+      lines.push(safe(`95 % interval ${format(name, bounds.low)} to ${format(name, bounds.high)}`));
     }
-    data.push({
+    if (why) lines.push(safe(`marked: ${short(why, 90)}`));
+    lines.push(`${trials} trial${trials === 1 ? "" : "s"}`);
+    if (bad) lines.push(safe(`${bad.status}: ${short(bad.reason || NO_REASON, 90)}`));
+    lines.push(safe(label ? `${short(label, 60)} · ${id}` : id));
+    lines.push(`${safe(`${date} ${time}`)} UTC`);
+    if (cellOf(line, facts, i)) lines.push("click to open its cell");
+    return lines.join("<br>");
+  }
+
+  /** Return the points of the trace, from the first that is drawn; the line breaks at the others. */
+  function pointsOf(line, name, texts) {
+    const points = [];
+    line.at.forEach((_, x) => {
+      if (drawn(line, name, x)) {
+        const y = line.figures[name].values[x];
+        const { low, high } = boundsOf(line, name, x) ?? { low: y, high: y };
+        const symbol = markOf(line, name, x) ? "circle-open" : "circle";
+        points.push({ x, y, over: high - y, under: y - low, text: texts[x], symbol });
+      } else if (points.length) {
+        points.push({ x, y: null, over: 0, under: 0, text: "", symbol: "circle" });
+      }
+    });
+    return points;
+  }
+
+  /** Return the trace of the points, with their intervals. */
+  function traceOf(line, facts, name, texts) {
+    const points = pointsOf(line, name, texts);
+    const values = (key) => points.map((point) => point[key]);
+    const color = index.modes[facts.mode].color;
+    const count = line.at.length;
+    return {
       type: "scatter",
       mode: "lines+markers",
-      x,
-      y,
-      text,
+      x: values("x"),
+      y: values("y"),
+      text: values("text"),
       hoverinfo: "text",
       connectgaps: false,
       line: { color, width: 1.6 },
-      marker: { color, symbol, size: at.length > 80 ? 4 : 6 },
+      marker: { color, symbol: values("symbol"), size: count > 80 ? 4 : 6 },
       error_y: {
         type: "data",
         symmetric: false,
-        array: over,
-        arrayminus: under,
-        visible: Boolean(low),
+        array: values("over"),
+        arrayminus: values("under"),
+        visible: Boolean(line.figures[name]?.low),
         color,
         thickness: 1,
-        width: at.length > 60 ? 0 : 3,
+        width: count > 60 ? 0 : 3,
       },
-    });
+    };
+  }
 
-    const shapes = [],
-      annotations = [];
-    const upright = (x) =>
+  /** Return a note of the figure: a sign with a text on hover. */
+  function note(x, y, text, hovertext, font) {
+    return {
+      x,
+      xref: "x",
+      y,
+      yref: "paper",
+      yanchor: "bottom",
+      xanchor: "center",
+      text,
+      showarrow: false,
+      font: { size: 11, ...font },
+      hovertext,
+      captureevents: true,
+    };
+  }
+
+  /** Return the vertical lines of the changes, and the signs of changes and of results that are not ok. */
+  function signsOf(line, name, texts) {
+    const shapes = [];
+    const annotations = [];
+    for (const event of line.events) {
+      if (event.metric !== name) continue;
+      const x = line.at.indexOf(event.after) - 0.5; // before the first sweep of the new level
       shapes.push({
         type: "line",
         xref: "x",
@@ -172,193 +187,139 @@ document.addEventListener("DOMContentLoaded", async () => {
         line: { color: GRAY, width: 2 },
         layer: "below",
       });
-    const note = (x, text, y, more = {}) =>
-      annotations.push({
-        x,
-        xref: "x",
-        y,
-        yref: "paper",
-        yanchor: "bottom",
-        xanchor: "center",
-        text,
-        showarrow: false,
-        font: { size: 11 },
-        ...more,
-      });
-    for (const event of events) {
-      if (event.metric !== name) continue;
-      const x = at.indexOf(event.after) - 0.5;
-      upright(x);
       const sign = event.worse ? "▲" : "▼";
-      note(x, sign, 1.0, {
-        hovertext: safe(`${event.text} · ${event.state}`),
-        captureevents: true,
-      });
+      annotations.push(note(x, 1, sign, safe(`${event.text} · ${event.state}`)));
     }
-    const bad = Object.keys(line.status).map(Number);
-    for (const i of bad)
-      note(i, "✕", 0, {
-        font: { size: 13, color: GRAY },
-        hovertext: hover[i],
-        captureevents: true,
-      });
+    for (const i of Object.keys(line.status).map(Number)) {
+      annotations.push(note(i, 0, "✕", texts[i], { size: 13, color: GRAY }));
+    }
+    return { shapes, annotations };
+  }
 
-    const step = Math.max(
-      1,
-      Math.ceil(at.length / Math.max(3, Math.floor(chart.clientWidth / 110))),
-    );
-    const ticks = at.map((_, i) => i).filter((i) => i % step === 0);
-    const isOneDay = new Set(at.map((sweep) => index.sweeps[sweep].date)).size === 1;
-    const when = (sweep) => (isOneDay ? index.sweeps[sweep].time : index.sweeps[sweep].date);
-    const unit = index.metrics[name].unit;
-    const word = index.metrics[name].title;
+  /** Return the axis of the sweeps, with as many labels as there is room for. */
+  function sweepAxis(line) {
+    const count = line.at.length;
+    const most = Math.max(3, Math.floor(chart.clientWidth / 110));
+    const step = Math.max(1, Math.ceil(count / most));
+    const ticks = line.at.map((_, i) => i).filter((i) => i % step === 0);
+    const isOneDay = new Set(line.at.map((sweep) => index.sweeps[sweep].date)).size === 1;
+    const labelOf = (i) => {
+      const { date, time } = index.sweeps[line.at[i]];
+      const when = isOneDay ? time : date;
+      return `${safe(short(sweepName(line.at[i]), 15))}<br>${when}`;
+    };
+    return axis("sweep, oldest first", {
+      showgrid: false,
+      range: [-0.7, count - 0.3],
+      tickangle: 0,
+      tickvals: ticks,
+      ticktext: ticks.map(labelOf),
+    });
+  }
+
+  /** Return the axis of the figures. Equal figures without intervals are in its middle. */
+  function figureAxis(line, name) {
+    const { values = [], low } = line.figures[name] || {};
+    const made = axis(titleOf(name));
     const present = values.filter((_, i) => drawn(line, name, i));
-    const yaxis = axis(unit ? `${word} (${unit})` : word);
-    if (present.length && Math.min(...present) === Math.max(...present) && !low) {
-      const only = present[0];
-      yaxis.range = [
-        only - Math.max(1, Math.abs(only) * 0.1),
-        only + Math.max(1, Math.abs(only) * 0.1),
-      ];
+    if (!low && new Set(present).size === 1) {
+      const [only] = present;
+      const margin = Math.max(1, Math.abs(only) * 0.1);
+      made.range = [only - margin, only + margin];
     }
+    return made;
+  }
+
+  /** Return the series as a Plotly figure. */
+  function figure(line, facts, name) {
+    const texts = line.at.map((_, i) => hover(line, facts, name, i));
     const layout = {
       height: 380,
       hovermode: "closest",
       margin: { l: 12, r: 18, t: 46, b: 8 },
-      shapes,
-      annotations,
-      yaxis,
-      xaxis: axis("sweep, oldest first", {
-        showgrid: false,
-        range: [-0.7, at.length - 0.3],
-        tickangle: 0,
-        tickvals: ticks,
-        ticktext: ticks.map((i) => `${safe(short(sweepName(at[i]), 15))}<br>${when(at[i])}`),
-      }),
+      ...signsOf(line, name, texts),
+      yaxis: figureAxis(line, name),
+      xaxis: sweepAxis(line),
     };
-    return { data, layout };
+    return { data: [traceOf(line, facts, name, texts)], layout };
+  }
+
+  /** Return a figure as a cell of a table. */
+  function figureCell(name, value, why) {
+    const text = format(name, value);
+    if (value === null || value === undefined) return { text };
+    if (!why) return { text, value };
+    return { text: `~${text}`, value, tone: "marked", hint: `marked: ${why}` };
   }
 
   /** Return the series as a table. */
   function table(line, facts, name) {
     const { values = [], low, high } = line.figures[name] || {};
-    const number = (value, why) => {
-      if (value === null || value === undefined) return { text: format(name, value) };
-      return why
-        ? { text: `~${format(name, value)}`, value, tone: "marked", hint: `marked: ${why}` }
-        : { text: format(name, value), value };
-    };
     const columns = [
       { title: "sweep" },
       { title: "label" },
       { title: "started (UTC)" },
       { title: "status", filter: true },
-      {
-        title: index.metrics[name].unit
-          ? `${index.metrics[name].title} (${index.metrics[name].unit})`
-          : index.metrics[name].title,
-        numeric: true,
-      },
-      ...(low
-        ? [
-            { title: "95 % interval, low", numeric: true },
-            { title: "high", numeric: true },
-          ]
-        : []),
-      { title: "trials", numeric: true },
-      { title: "marks" },
+      { title: titleOf(name), numeric: true },
     ];
+    if (low) {
+      columns.push({ title: "95 % interval, low", numeric: true });
+      columns.push({ title: "high", numeric: true });
+    }
+    columns.push({ title: "trials", numeric: true }, { title: "marks" });
+
     const rows = line.at.map((sweep, i) => {
-      const { id, name: sweepsName, label, date, time } = index.sweeps[sweep];
-      const marks = [
-        ...line.events
-          .filter((event) => event.after === sweep && event.metric === name)
-          .map((event) => `${event.text}, ${event.state}`),
-      ];
+      const { id, name: details, label, date, time } = index.sweeps[sweep];
+      const named = { text: id, details: details || undefined, tone: "nowrap" };
+      const href = cellOf(line, facts, i);
+      if (href) Object.assign(named, { href, hint: "open its cell", tone: "nowrap linked" });
       const bad = line.status[i];
-      const link = cellOf(line, facts, i);
-      return [
-        {
-          text: id,
-          details: sweepsName || undefined,
-          tone: "nowrap",
-          ...(link ? { href: link, hint: "open its cell", tone: "nowrap linked" } : {}),
-        },
+      const changes = line.events
+        .filter((event) => event.after === sweep && event.metric === name)
+        .map((event) => `${event.text}, ${event.state}`);
+      const row = [
+        named,
         label || "—",
         `${date} ${time}`,
-        bad ? { text: bad.status, tone: "status", hint: bad.reason || "no reason recorded" } : "ok",
-        number(values[i], markOf(line, name, i)),
-        ...(low ? [number(low[i]), number(high[i])] : []),
-        line.trials[i],
-        marks.join("; "),
+        bad ? { text: bad.status, tone: "status", hint: bad.reason || NO_REASON } : "ok",
+        figureCell(name, values[i], markOf(line, name, i)),
       ];
+      if (low) row.push(figureCell(name, low[i]), figureCell(name, high[i]));
+      row.push(line.trials[i], changes.join("; "));
+      return row;
     });
-    return {
-      caption: `${index.metrics[name].title} of ${facts.name}, one row per sweep`,
-      columns,
-      rows,
-    };
+    const caption = `${index.metrics[name].title} of ${facts.name}, one row per sweep`;
+    return { caption, columns, rows };
+  }
+
+  /** Show this instead of a series. */
+  function showNothing(...children) {
+    eventList.replaceChildren(...children);
+    chart.hidden = true;
+    numbers.hidden = true;
+  }
+
+  /** Return the list item of a change. */
+  function eventItem(event) {
+    const what = event.metric === "status" ? `status ${event.text}` : event.text;
+    const [after, before] = [sweepName(event.after), sweepName(event.before)];
+    return element(
+      "li",
+      {},
+      element("b", { text: what }),
+      ` since ${after} (before: ${before}), ${event.state}`,
+    );
   }
 
   let links = []; // URLs of the cells of the shown points
   let clickable = false;
-  let turn = 0;
-  async function open(scroll) {
-    const request = (turn += 1);
-    const { id, metric, missing } = wanted();
-    links = [];
-    if (missing) {
-      title.textContent = missing;
-      eventList.replaceChildren();
-      chart.hidden = true;
-      numbers.hidden = true;
-      return;
-    }
-    chart.hidden = false;
-    numbers.hidden = false;
-    const facts = index.lines[id];
-    let line;
-    try {
-      line = (await load(`data/history-lines-${facts.file}.js`))[id];
-    } catch (error) {
-      complain(chart, error);
-      return;
-    }
-    if (request !== turn) return; // another series was chosen meanwhile
-    const metrics = Object.keys(index.metrics).filter((key) =>
-      line.at.some((_, i) => drawn(line, key, i)),
-    );
-    for (const option of choice.options) option.disabled = !metrics.includes(option.value);
-    const name = metrics.includes(metric) ? metric : metrics[0];
-    title.textContent = index.several ? `${facts.name} on ${facts.place}` : facts.name;
-    const listed = (events) =>
-      events.filter((event) => event.metric === name || event.metric === "status");
-    const word = (event) =>
-      element("b", { text: `${event.metric === "status" ? "status " : ""}${event.text}` });
-    eventList.replaceChildren(
-      ...listed(line.events).map((event) =>
-        element(
-          "li",
-          {},
-          word(event),
-          ` since ${sweepName(event.after)} (before: ${sweepName(event.before)}), ${event.state}`,
-        ),
-      ),
-    );
-    links = line.at.map((_, i) => cellOf(line, facts, i));
-    section.dataset.series = name ? `${id}.${name}` : id;
-    if (!name) {
-      chart.hidden = true;
-      numbers.hidden = true;
-      eventList.replaceChildren(
-        element("li", { text: "There is nothing to draw: the cell has no ok result." }),
-      );
-      return;
-    }
-    choice.value = name;
+
+  /** Draw the series and, once it is unfolded, its table. */
+  async function draw(line, facts, name) {
+    const { title: metric } = index.metrics[name];
     chart.setAttribute(
       "aria-label",
-      `${index.metrics[name].title} of ${facts.name} over ${line.at.length} sweeps; the numbers follow as a table`,
+      `${metric} of ${facts.name} over ${line.at.length} sweeps; the numbers follow as a table`,
     );
     const spot = numbers.querySelector("div");
     spot.replaceChildren();
@@ -367,16 +328,53 @@ document.addEventListener("DOMContentLoaded", async () => {
     };
     numbers.ontoggle = fill;
     fill();
-    if (scroll) section.scrollIntoView();
+    links = line.at.map((_, i) => cellOf(line, facts, i));
+    await show(chart, figure(line, facts, name));
+    if (clickable) return;
+    clickable = true;
+    chart.on("plotly_click", ({ points }) => {
+      const link = links[points[0].x];
+      if (link) location.href = link;
+    });
+  }
+
+  let turn = 0;
+  async function open(scroll) {
+    const request = (turn += 1);
+    const { id, metric, missing } = wanted();
+    if (missing) {
+      title.textContent = missing;
+      showNothing();
+      return;
+    }
+    const facts = index.lines[id];
     try {
-      await show(chart, figure(line, facts, name));
-      if (!clickable)
-        chart.on("plotly_click", ({ points }) => {
-          const link = links[points[0].x];
-          if (link) location.href = link;
-        });
-      clickable = true;
+      const lines = await load(`data/history-lines-${facts.file}.js`);
+      if (request !== turn) return; // another series was chosen meanwhile
+      const line = lines[id];
+      const metrics = Object.keys(index.metrics).filter((key) =>
+        line.at.some((_, i) => drawn(line, key, i)),
+      );
+      for (const option of choice.options) option.disabled = !metrics.includes(option.value);
+      const name = metrics.includes(metric) ? metric : metrics[0];
+      title.textContent = index.several ? `${facts.name} on ${facts.place}` : facts.name;
+      section.dataset.series = name ? `${id}.${name}` : id;
+      if (!name) {
+        showNothing(
+          element("li", { text: "There is nothing to draw: the cell has no ok result." }),
+        );
+        return;
+      }
+      chart.hidden = false;
+      numbers.hidden = false;
+      choice.value = name;
+      const events = line.events.filter(({ metric: of }) => of === name || of === "status");
+      eventList.replaceChildren(...events.map(eventItem));
+      const drawing = draw(line, facts, name);
+      if (scroll) section.scrollIntoView();
+      await drawing;
     } catch (error) {
+      chart.hidden = false;
       complain(chart, error);
     }
   }
@@ -394,26 +392,22 @@ document.addEventListener("DOMContentLoaded", async () => {
     { title: "changes", numeric: true },
     { title: "open", numeric: true, help: "worse, and the last of their series" },
   ];
+  function latencyCell({ latency, mark }) {
+    if (latency === null) return "—";
+    return figureCell("latency_ms", latency, mark);
+  }
   const rows = Object.entries(index.lines).map(([id, facts]) => {
-    const status = facts.status;
+    const { status, last } = facts;
+    const { date, time } = index.sweeps[last];
     return [
       { text: facts.name, href: `#series=${id}.${choice.options[0].value}`, tone: "name" },
       facts.model,
       { text: facts.mode, glyph: index.modes[facts.mode] },
       ...(index.several ? [facts.place] : []),
       facts.count,
-      {
-        text: sweepName(facts.last),
-        value: `${index.sweeps[facts.last].date} ${index.sweeps[facts.last].time}`,
-      },
+      { text: sweepName(last), value: `${date} ${time}` },
       status === "ok" ? status : { text: status, tone: "status" },
-      facts.latency === null
-        ? "—"
-        : {
-            text: `${facts.mark ? "~" : ""}${format("latency_ms", facts.latency)}`,
-            value: facts.latency,
-            ...(facts.mark ? { tone: "marked", hint: `marked: ${facts.mark}` } : {}),
-          },
+      latencyCell(facts),
       facts.changes,
       facts.open,
     ];

@@ -8,6 +8,12 @@ document.addEventListener("DOMContentLoaded", () => {
   const firstOf = (option) => Number(option.dataset.first);
   const ranges = options.filter((option) => option.dataset.name === undefined);
 
+  /** Return how many columns these figures have: three or four of many, so that rows are even. */
+  function columnsOf(figures) {
+    if (figures <= 4) return figures;
+    return [5, 6, 9].includes(figures) ? 3 : 4;
+  }
+
   function show() {
     const { first, end } = select.selectedOptions[0].dataset;
     for (const figure of document.querySelectorAll("figure[data-at]")) {
@@ -16,8 +22,7 @@ document.addEventListener("DOMContentLoaded", () => {
     }
     for (const box of document.querySelectorAll(".panels")) {
       const shown = box.querySelectorAll("figure:not([hidden])").length;
-      // three or four columns, so that rows are even
-      box.style.setProperty("--columns", shown <= 4 ? shown : [5, 6, 9].includes(shown) ? 3 : 4);
+      box.style.setProperty("--columns", columnsOf(shown));
       for (const chart of box.querySelectorAll(".chart[data-drawn]"))
         window.Plotly.Plots.resize(chart);
     }
@@ -25,14 +30,10 @@ document.addEventListener("DOMContentLoaded", () => {
   }
   function read() {
     const { shown, from } = place.read();
-    const wanted = options.find(
-      (option) => option.dataset.name !== undefined && option.dataset.name === shown,
-    );
-    (
-      wanted ||
-      ranges.find((option) => firstOf(option) + 1 === Number(from)) ||
-      options[0]
-    ).selected = true;
+    const named = shown && options.find((option) => option.dataset.name === shown);
+    const range = ranges.find((option) => firstOf(option) + 1 === Number(from));
+    const wanted = named || range || options[0];
+    wanted.selected = true;
     show();
   }
   select.addEventListener("change", () => {

@@ -10,24 +10,22 @@ window.effbench = (() => {
   /** Return a promise of a data file's value; each file is loaded once. */
   function load(source) {
     const url = new URL(source, document.baseURI).href;
-    if (!loading.has(url)) {
-      loading.set(
-        url,
-        new Promise((resolve, reject) => {
-          if (values.has(url)) {
-            resolve(values.get(url));
-            return;
-          }
-          const script = document.createElement("script");
-          script.src = url;
-          script.onload = () =>
-            values.has(url) ? resolve(values.get(url)) : reject(new Error(`no data in ${source}`));
-          script.onerror = () => reject(new Error(`cannot load ${source}`));
-          document.head.append(script);
-        }),
-      );
-    }
+    if (!loading.has(url)) loading.set(url, fetched(url, source));
     return loading.get(url);
+  }
+
+  /** Load a data file as a script, which calls `put`: pages on a disk cannot read other files. */
+  async function fetched(url, source) {
+    if (!values.has(url)) {
+      const script = element("script", { src: url });
+      await new Promise((resolve, reject) => {
+        script.onload = resolve;
+        script.onerror = () => reject(new Error(`cannot load ${source}`));
+        document.head.append(script);
+      });
+    }
+    if (!values.has(url)) throw new Error(`no data in ${source}`);
+    return values.get(url);
   }
 
   /** Create an element with attributes and children; strings become text, never HTML. */
@@ -104,9 +102,9 @@ window.effbench = (() => {
     const { src, root, page, current } = subjects.dataset;
     const sweeps = await load(src);
     if (sweeps.length < 2) {
-      subjects.parentElement.hidden = true;
+      subjects.parentElement.hidden = true; // nothing to choose
       return;
-    } // nothing to choose
+    }
     const choices = sweeps.map(({ folder, name, label, started, hardware }) =>
       element("option", {
         value: folder,
