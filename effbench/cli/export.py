@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    form = args.format or FORMATS.get(Path(args.out or "").suffix, "csv")
+    form = args.format or format_of(args.out)
     if form == "db":
         return write_sweeps(args)
     with Store.open(args.db, mode="read") as store:
@@ -46,6 +46,18 @@ def run(args: argparse.Namespace) -> int:
         rows = [result_row(result) for result in store.results(*ids)]
     options.write(csv_text(rows), args)
     return 0
+
+
+def format_of(out: str | None) -> str:
+    """Return the format of a file by its name: CSV without an extension. Raises UsageError for
+    another extension than those of FORMATS."""
+    suffix = Path(out or "").suffix
+    if suffix and suffix not in FORMATS:
+        raise UsageError(
+            f"export: --out {out}: expected a name that ends in {', '.join(FORMATS)}; for another"
+            " name add --format csv or --format db"
+        )
+    return FORMATS.get(suffix, "csv")
 
 
 def csv_text(rows: Iterable[dict[str, Any]]) -> str:

@@ -146,9 +146,17 @@ def test_a_format_or_else_the_name_of_the_file_says_what_is_written(
     assert Path(out).read_bytes().startswith(start)
 
 
-def test_an_unknown_extension_is_csv(two, effbench):
-    assert effbench("export", "--out", "x.foo").code == 0
-    assert Path("x.foo").read_bytes() == effbench("export").out.encode()
+def test_a_name_without_an_extension_is_csv(two, effbench):
+    assert effbench("export", "--out", "x").code == 0
+    assert Path("x").read_bytes() == effbench("export").out.encode()
+
+
+@pytest.mark.parametrize("out", ["x.xlsx", "x.parquet"])
+def test_an_extension_of_another_format_is_refused(two, effbench, out):
+    done = effbench("export", "--out", out)
+    assert done.code == 2
+    assert "ends in .csv, .db, .sqlite" in done.err
+    assert not Path(out).exists()
 
 
 @pytest.mark.parametrize("words", ["ls", "export", "show", "history", "report"])
