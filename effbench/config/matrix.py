@@ -39,7 +39,8 @@ def values_of(word: Word, loader: ConfigLoader) -> list[str]:
     """Return the values that an override sweeps, or its only one. Raises Hydra's error for an
     interval, which other sweepers understand."""
     if not word.override.is_sweep_override():
-        return [word.override.get_value_element_as_str()]
+        _, _, value = word.text.partition("=")  # as it was given: Hydra's own text has backslashes
+        return [value]
     override = replace(word.override, config_loader=loader)  # for the options of `glob`
     # a range may be infinite
     return list(islice(override.sweep_string_iterator(), MOST_CELLS + 1))

@@ -2,6 +2,7 @@
 
 import logging
 
+import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobRuntime
@@ -20,6 +21,14 @@ def test_a_program_keeps_its_own_hydra():
         assert GlobalHydra.instance().hydra is own
         assert JobRuntime().get("name") == "mine"
     assert [job.config.bs for job in jobs] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "word", ["model.module._target_=net.py:Net", "model.description='a, b'", "bs=8"]
+)
+def test_a_job_has_an_override_as_it_was_given(word):
+    jobs = jobs_of(read(["model=tiny", "mode=eager,default", word]))
+    assert [job.words[-1].text for job in jobs] == [word, word]
 
 
 def test_later_jobs_of_a_sweeper_extend_its_sweep(tmp_path, monkeypatch):
