@@ -467,6 +467,8 @@ def predicate_of(changes: Sequence[KernelChange]) -> str:
         if kind is ChangeKind.REPLACED:
             name += f" instead of {change.first_name}"
         names.append(name)
+    if set(names) == {KernelClass.FUSED_LOOPS}:  # on the CPU, they have no names of their own
+        return str(kind)
     return f"{kind} ({listed(names, MOST_NAMES)})"
 
 

@@ -17,8 +17,10 @@ from effbench.analysis.explain import (
     NotTracedError,
     Part,
     difference_of,
+    predicate_of,
     without_tracing,
 )
+from effbench.analysis.kernel_changes import ChangeKind, KernelChange
 from effbench.analysis.kernel_classes import KernelClass
 from effbench.core.trace import Trace
 from effbench.store.store import Store
@@ -395,3 +397,16 @@ def test_the_default_pair_is_the_reference_and_the_best_mode(made):
     assert pair_of(made, {EAGER: slowest, GRAPH: SLOW, DEFAULT: FAST}) == [("eager", "default")]
     assert pair_of(made, {EAGER: FAST, GRAPH: SLOW, DEFAULT: slowest}) == [("eager", "cuda-graph")]
     assert pair_of(made, {EAGER: FAST}) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "predicate"),
+    [
+        (["fused loops", "fused loops"], "new"),
+        (["fused loops", "copy_"], "new (fused loops, copy_)"),
+        (["Memcpy DtoD"], "new (Memcpy DtoD)"),
+    ],
+)
+def test_fused_loops_have_no_names_of_their_own(names, predicate):
+    changes = [KernelChange(ChangeKind.NEW, KernelClass.FUSED_LOOPS, "", name) for name in names]
+    assert predicate_of(changes) == predicate
