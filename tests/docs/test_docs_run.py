@@ -73,8 +73,10 @@ def run_sql(query):
 
 @pytest.fixture(scope="module")
 def results(here):
-    """A database with two ok results and a failed one of `tiny` in the working directory."""
-    effbench.sweep(["model=tiny", "mode=eager,default,cuda-graph", "sweep.name=modes", *FAST])
+    """A database with two ok results and a failed one of `tiny` in the working directory. The mode
+    of the name `default` compiles nothing."""
+    default = "{name:default,_target_:effbench.modes.eager.Eager}"
+    effbench.sweep(["model=tiny", f"mode=eager,{default},cuda-graph", "sweep.name=modes", *FAST])
     return here
 
 
