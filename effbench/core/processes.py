@@ -54,6 +54,13 @@ def oom_kills() -> int:
     return 0
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal: `SIGKILL`; `signal 63` for a real-time signal."""
+    if number in set(signal.Signals):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
 def statistics_of(pid: int) -> list[str]:
     """Return the fields of a process's statistics from its state on. Raises OSError once it is
     gone."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -172,9 +171,7 @@ class ServerRequest:
         code = self.outcome.code
         if code >= 0:
             return f"the process exited with code {code}"
-        if -code in set(signal.Signals):
-            return f"killed by {signal.Signals(-code).name}"
-        return f"killed by signal {-code}"
+        return f"killed by {processes.signal_name(-code)}"
 
 
 def server_variables(python: str | None, given: Mapping[str, str]) -> dict[str, str]:

@@ -124,7 +124,7 @@ class FreshProcess:
             return Failure(str(Status.OOM), reason)
         reason = f"the fresh process exited with code {code} {where}"
         if code < 0:
-            reason = f"the fresh process was killed by {signal.Signals(-code).name} {where}"
+            reason = f"the fresh process was killed by {processes.signal_name(-code)} {where}"
         return Failure(str(Status.CRASHED), reason)
 
     def kill(self) -> None:

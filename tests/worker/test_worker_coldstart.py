@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,7 +30,7 @@ from effbench.worker.coldstart import (
 )
 from effbench.worker.context import TrialContext
 from effbench.worker.fresh_messages import CacheUse, FreshRequest, FreshResult
-from effbench.worker.fresh_process import FreshRun, run_together
+from effbench.worker.fresh_process import FreshProcess, FreshRun, run_together
 
 DEFAULT = {"name": "default", "_target_": "effbench.modes.compiled.Compiled"}
 AOT_INDUCTOR = {"name": "aot-inductor", "_target_": "effbench.modes.exported.AotInductor"}
@@ -155,6 +157,21 @@ def test_how_fresh_processes_fail(tmp_path):
     assert "in build_module" in failed.traceback
     assert crashed.status == Status.CRASHED
     assert crashed.reason == "the fresh process was killed by SIGABRT (in build)"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (3, "the fresh process exited with code 3 (in build)"),
+        (-signal.SIGSEGV, "the fresh process was killed by SIGSEGV (in build)"),
+        (-63, "the fresh process was killed by signal 63 (in build)"),
+    ],
+)
+def test_how_a_process_without_a_result_ended(code, reason):
+    ended = SimpleNamespace(
+        process=SimpleNamespace(returncode=code), run=SimpleNamespace(part="build"), oom_kills=0
+    )
+    assert FreshProcess.failure(ended).reason == reason
 
 
 @pytest.mark.parametrize(
